@@ -27,7 +27,7 @@ from numba.extending import lower_builtin, lower_getattr, models, register_model
 _I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
-class HalfArray(types.Type):
+class HalfArray(types.Type):  # type: ignore[misc]
     """The Numba type of an array of 16-bit floats.
 
     Attributes:
@@ -46,7 +46,7 @@ class HalfArray(types.Type):
 
 
 @register_model(HalfArray)
-class _HalfArrayModel(models.StructModel):
+class _HalfArrayModel(models.StructModel):  # type: ignore[misc]
     """The fields of Numba's own array model, over 16-bit words."""
 
     def __init__(self, dmm: Any, fe_type: HalfArray) -> None:

