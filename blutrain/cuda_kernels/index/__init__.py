@@ -1,0 +1,1 @@
+"""Gathering, joining and cutting tensors."""

@@ -1,0 +1,1 @@
+"""Normalisation over the last axis."""

@@ -1,0 +1,1 @@
+"""Optimizer steps over many tensors in one launch."""
