@@ -80,9 +80,7 @@ def load_corpus(folder: Path) -> Corpus:
         DataError: a file is missing, unreadable or truncated, or vocabularies differ.
     """
     train, held_out, tokenizer = (folder / name for name in _FILES)
-    corpus = Corpus(
-        read_tokens(train), read_tokens(held_out), load_tokenizer(tokenizer), folder
-    )
+    corpus = Corpus(read_tokens(train), read_tokens(held_out), load_tokenizer(tokenizer), folder)
     sizes = {corpus.train.vocab_size, corpus.held_out.vocab_size, corpus.vocab_size}
     if len(sizes) > 1:
         do = "tokenise all of it with one tokenizer"

@@ -102,9 +102,7 @@ def write_tokens(path: Path | str, tokens: Tokens) -> None:
     """
     path = Path(path)
     width = tokens.values.dtype.itemsize
-    header = _HEADER.pack(
-        _MAGIC, _VERSION, width, tokens.vocab_size, len(tokens), tokens.checksum
-    )
+    header = _HEADER.pack(_MAGIC, _VERSION, width, tokens.vocab_size, len(tokens), tokens.checksum)
     try:
         write_aside(path, [header, tokens.values.astype(_DTYPES[width], copy=False)])
     except OSError as error:

@@ -54,7 +54,10 @@ def parse(kind: type[T], argv: Sequence[str] | None = None, about: str = "") -> 
     )
     parser.add_argument("--config", metavar="FILE", help="a .json or .toml file of settings")
     for f in fields(kind):  # type: ignore[arg-type]
-        options: dict[str, Any] = {"help": f.metadata.get("help", " "), "default": argparse.SUPPRESS}
+        options: dict[str, Any] = {
+            "help": f.metadata.get("help", " "),
+            "default": argparse.SUPPRESS,
+        }
         if f.default is not MISSING and f.default is not None:
             options["help"] += f" (default: {f.default})"
         if hints[f.name] is bool:

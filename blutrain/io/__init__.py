@@ -1,0 +1,1 @@
+"""Checkpoints, metrics and settings."""
