@@ -23,12 +23,16 @@ from typing import Any
 import numpy as np
 
 from blutrain.errors import DataError, message
-from blutrain.io.atomic import write_aside
+from blutrain.io.atomic import raw_bytes, write_aside
 
 _MAGIC = b"BLUTOKEN"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIQQI28x")
-_DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
+_DTYPES: dict[int, np.dtype[np.unsignedinteger[Any]]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+}
 
 IntArray = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
@@ -71,7 +75,7 @@ def as_tokens(values: IntArray, vocab_size: int, name: str = "tokens") -> Tokens
     check_range(values, vocab_size, name)
     width = 1 if vocab_size <= 1 << 8 else 2 if vocab_size <= 1 << 16 else 4
     narrow = np.ascontiguousarray(values, dtype=_DTYPES[width])
-    return Tokens(narrow, vocab_size, name, zlib.crc32(narrow))
+    return Tokens(narrow, vocab_size, name, zlib.crc32(raw_bytes(narrow)))
 
 
 def check_range(values: IntArray, vocab_size: int, name: str) -> None:

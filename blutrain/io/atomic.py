@@ -26,7 +26,7 @@ def write_aside(path: Path, pieces: Iterable[Piece]) -> None:
     try:
         with aside.open("wb") as file:
             for piece in pieces:
-                file.write(piece if isinstance(piece, bytes) else _bytes(piece))
+                file.write(piece if isinstance(piece, bytes) else raw_bytes(piece))
             file.flush()
             os.fsync(file.fileno())  # The data before the name: renames may reach the disk first.
         os.replace(aside, path)
@@ -36,9 +36,10 @@ def write_aside(path: Path, pieces: Iterable[Piece]) -> None:
     _sync_folder(path.parent)
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> memoryview | bytes:
-    dense = np.ascontiguousarray(array)
-    return memoryview(dense.reshape(-1).view(np.uint8)) if dense.size else b""
+def raw_bytes(array: np.ndarray[Any, Any]) -> memoryview | bytes:
+    """An array's bytes in row-major order, without a copy where they lie so."""
+    # A memory view of nothing has no bytes to cast to.
+    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def _sync_folder(folder: Path) -> None:

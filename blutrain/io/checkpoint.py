@@ -26,7 +26,7 @@ import numpy as np
 
 from blutrain import dtypes
 from blutrain.errors import CheckpointError, DTypeError, message
-from blutrain.io.atomic import Piece, write_aside
+from blutrain.io.atomic import Piece, raw_bytes, write_aside
 from blutrain.tensor import Tensor
 
 _MAGIC = b"BLUTRAIN"
@@ -76,24 +76,18 @@ def save_checkpoint(path: Path | str, state: Mapping[str, Any], config: Mapping[
             that cannot be stored. The previous checkpoint is intact.
     """
     path = Path(path)
-    arrays: list[tuple[NumPyArray, dtypes.DType]] = []
-    tree = _strip(state, arrays, "state")
-    table, offset = [], 0
-    for array, dtype in arrays:
-        table.append(
-            {
-                "dtype": dtype.name,
-                "shape": array.shape,
-                "offset": offset,  # From the end of the header, which is not known yet.
-                "bytes": array.nbytes,
-                "crc32": zlib.crc32(array),
-            }
-        )
+    arrays: list[NumPyArray] = []
+    table: list[dict[str, Any]] = []
+    tree = _strip(state, arrays, table, "state")
+    offset = 0  # From the end of the header, whose length is not known yet.
+    for array, entry in zip(arrays, table, strict=True):
+        checksum = zlib.crc32(raw_bytes(array))
+        entry |= {"offset": offset, "bytes": array.nbytes, "crc32": checksum}
         offset += _padded(array.nbytes)
     header = json.dumps({"config": dict(config), "state": tree, "arrays": table}).encode()
     prefix = _PREFIX.pack(_MAGIC, _VERSION, zlib.crc32(header), len(header))
     try:
-        write_aside(path, _pieces(prefix + header, [array for array, _ in arrays]))
+        write_aside(path, _pieces(prefix + header, arrays))
     except OSError as error:
         raise CheckpointError(
             message(
@@ -151,24 +145,26 @@ def restore(state: Mapping[str, Any], **parts: Stateful) -> None:
         part.load_state_dict(state[name])
 
 
-def _strip(node: Any, arrays: list[tuple[NumPyArray, dtypes.DType]], where: str) -> Any:
-    """The tree as JSON, its arrays moved to `arrays`."""
-    if isinstance(node, Tensor):
-        arrays.append((dtypes.to_storage(node.numpy(), node.dtype), node.dtype))
-    elif isinstance(node, np.ndarray):
-        try:
-            arrays.append((np.ascontiguousarray(node), dtypes.as_dtype(node.dtype)))
-        except DTypeError as error:
-            raise CheckpointError(message("save_checkpoint", f"{where} must be numeric")) from error
-    elif isinstance(node, Mapping):
-        return {str(key): _strip(value, arrays, f"{where}.{key}") for key, value in node.items()}
-    elif isinstance(node, list | tuple):
-        return [_strip(value, arrays, f"{where}[{i}]") for i, value in enumerate(node)]
-    elif node is None or isinstance(node, bool | int | float | str):
+def _strip(node: Any, arrays: list[NumPyArray], table: list[dict[str, Any]], where: str) -> Any:
+    """The tree as JSON, its arrays moved to `arrays` and described in `table`."""
+    if isinstance(node, Mapping):
+        return {str(k): _strip(v, arrays, table, f"{where}.{k}") for k, v in node.items()}
+    if isinstance(node, list | tuple):
+        return [_strip(v, arrays, table, f"{where}[{i}]") for i, v in enumerate(node)]
+    if node is None or isinstance(node, bool | int | float | str):
         return node
-    else:
+    if not isinstance(node, Tensor | np.ndarray):
         want = f"{where} must be a tensor, an array or a JSON value"
         raise CheckpointError(message("save_checkpoint", want, type(node).__name__))
+    try:
+        dtype = dtypes.as_dtype(node.dtype)
+    except DTypeError as error:
+        want = f"{where} must be of a dtype that blutrain has"
+        raise CheckpointError(message("save_checkpoint", want, node.dtype)) from error
+    values = node.numpy() if isinstance(node, Tensor) else node
+    arrays.append(dtypes.to_storage(values, dtype))
+    # The shape is the node's: a scalar's storage is a vector of one.
+    table.append({"dtype": dtype.name, "shape": list(node.shape)})
     return {"__array__": len(arrays) - 1}
 
 

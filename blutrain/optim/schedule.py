@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step, so a resumed run keeps no state of theirs."""
+"""Learning-rate schedules: pure functions of the step, with no state to keep for a resumed run."""
 
 from __future__ import annotations
 
