@@ -1,8 +1,8 @@
 """The second stage of a sum over rows, shared by the norms: partial sums to a parameter's gradient.
 
-The first stage (in each op's own file) leaves, for every column, one partial sum a chunk of rows, as
-a dense row of `n_chunks` values. Here one warp adds up each such row. Both stages add in an order
-that depends on the shape alone, so the result is the same bits every time.
+The first stage (in each op's own file) leaves, for every column, one partial sum a chunk of rows,
+as a dense row of `n_chunks` values. Here one warp adds up each such row. Both stages add in an
+order that depends on the shape alone, so the result is the same bits every time.
 """
 
 from __future__ import annotations

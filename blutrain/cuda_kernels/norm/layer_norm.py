@@ -20,8 +20,8 @@ so
 dw and db are sums over rows in two stages of fixed order (no atomics), so that the same inputs give
 the same bits: each block sums a chunk of rows, then the chunks' partial sums are added up.
 
-Shapes: x, y (..., C); w, b (C,). Saved for backward: x, w, and mean and rstd of every row, 8 bytes a
-row in place of x̂, which would cost as much as x.
+Shapes: x, y (..., C); w, b (C,). Saved for backward: x, w, and mean and rstd of every row, 8 bytes
+a row in place of x̂, which would cost as much as x.
 Bytes for N rows of element size s: forward 2 N C s; backward dx 3 N C s, dw and db 2 N C s.
 FLOPs: forward 7 N C, backward 15 N C.
 
