@@ -1,0 +1,87 @@
+"""Where the caching allocator gets its segments from."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class Backend(Protocol):
+    """A source of large pieces of memory."""
+
+    def reserve(self, nbytes: int) -> int | None:
+        """The address of new memory, aligned to 512 bytes or more; None when there is no room."""
+
+    def release(self, pointer: int, nbytes: int) -> None:
+        """Give back what `reserve` gave, once no kernel uses it any more."""
+
+    def total(self) -> int:
+        """Bytes of memory of the device."""
+
+    def available(self) -> int:
+        """Bytes of it that nobody uses now."""
+
+
+class HostBackend:
+    """Anonymous mappings of the process: aligned to pages, back with the system when released.
+
+    Linux promises more memory than there is and kills the process that touches it, so a request
+    is refused here when the machine (or the control group) has less than that left.
+    """
+
+    def __init__(self) -> None:
+        self._mappings: dict[int, mmap.mmap] = {}
+
+    def reserve(self, nbytes: int) -> int | None:
+        """The address of a new mapping; None when the machine has no such room."""
+        if nbytes > self.available():
+            return None
+        try:
+            mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError):
+            return None
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # Fewer page faults and misses of the translation buffer; a kernel without it refuses.
+            with contextlib.suppress(OSError):
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+        pointer = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        self._mappings[pointer] = mapping
+        return pointer
+
+    def release(self, pointer: int, nbytes: int) -> None:
+        """Unmap."""
+        self._mappings.pop(pointer).close()
+
+    def total(self) -> int:
+        """The machine's memory, or the control group's limit if that is less."""
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limit = _number_in(Path("/sys/fs/cgroup/memory.max"))
+        return physical if limit is None else min(physical, limit)
+
+    def available(self) -> int:
+        """What the system could give without swapping, and the control group without killing."""
+        room = self.total()
+        for line in _lines_of(Path("/proc/meminfo")):
+            if line.startswith("MemAvailable:"):
+                room = min(room, int(line.split()[1]) * 1024)
+        limit = _number_in(Path("/sys/fs/cgroup/memory.max"))
+        used = _number_in(Path("/sys/fs/cgroup/memory.current"))
+        if limit is not None and used is not None:
+            room = min(room, limit - used)
+        return room
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:  # no such file on this system
+        return []
+
+
+def _number_in(file: Path) -> int | None:
+    lines = _lines_of(file)
+    return int(lines[0]) if lines and lines[0].isdigit() else None

@@ -1,0 +1,274 @@
+"""The caching allocator: single properties, errors, threads, the host backend."""
+
+import ctypes
+import gc
+import threading
+import weakref
+
+import pytest
+
+from blutrain import memory
+from blutrain.errors import DeviceError, OutOfMemoryError
+from blutrain.memory.allocator import MIB, CachingAllocator
+from blutrain.memory.backend import HostBackend
+from tests.memory.pretend_backend import PretendBackend
+
+
+@pytest.fixture
+def backend():
+    return PretendBackend(capacity=100 * MIB)
+
+
+@pytest.fixture
+def allocator(backend):
+    return CachingAllocator(backend)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "size"),
+    [
+        (1, 512),
+        (512, 512),
+        (513, 1024),
+        (MIB, MIB),
+        (MIB + 1, MIB + (64 << 10)),
+        (3 * MIB, 3 * MIB),
+    ],
+)
+def test_sizes_are_rounded_up(allocator, nbytes, size):
+    block = allocator.malloc(nbytes)
+    assert (block.size, block.requested) == (size, nbytes)
+    assert block.pointer % 512 == 0
+    stats = allocator.statistics()
+    assert (stats.allocated, stats.requested) == (size, nbytes)
+
+
+def test_the_same_size_gets_the_same_memory_back(allocator):
+    first = allocator.malloc(5000)
+    pointer = first.pointer
+    allocator.free(first)
+    assert allocator.malloc(5000).pointer == pointer
+
+
+def test_an_empty_block_takes_no_memory(allocator, backend):
+    block = allocator.malloc(0)
+    assert (block.pointer, block.size) == (0, 0)
+    assert backend.reserved == 0
+    allocator.free(block)
+    with pytest.raises(DeviceError, match="freed before"):
+        allocator.free(block)
+
+
+def test_a_negative_size_is_refused(allocator):
+    with pytest.raises(DeviceError, match="nbytes must not be negative, got -1"):
+        allocator.malloc(-1)
+
+
+def test_freeing_twice_is_an_error_even_after_the_memory_went_to_another(allocator):
+    first = allocator.malloc(1000)
+    allocator.free(first)
+    with pytest.raises(DeviceError, match="freed before"):
+        allocator.free(first)
+    second = allocator.malloc(1000)
+    assert second.pointer == first.pointer
+    with pytest.raises(DeviceError, match="freed before"):
+        allocator.free(first)
+    assert allocator.statistics().allocated == 1024
+
+
+def test_small_and_large_requests_come_from_different_segments(allocator, backend):
+    allocator.malloc(1000)
+    allocator.malloc(5 * MIB)
+    assert sorted(backend.segments.values()) == [2 * MIB, 20 * MIB]
+    allocator.malloc(16 * MIB)
+    assert sorted(backend.segments.values()) == [2 * MIB, 16 * MIB, 20 * MIB]
+
+
+def test_best_fit_takes_the_smallest_hole(allocator):
+    blocks = [allocator.malloc(size * MIB) for size in (6, 2, 4, 2, 3)]
+    six, _, four, *_ = blocks
+    hole = four.pointer
+    allocator.free(six)
+    allocator.free(four)
+    assert allocator.malloc(4 * MIB - (64 << 10)).pointer == hole
+
+
+def test_neighbours_merge(allocator, backend):
+    blocks = [allocator.malloc(5 * MIB) for _ in range(4)]
+    for block in (blocks[2], blocks[0], blocks[3], blocks[1]):
+        allocator.free(block)
+    assert allocator.statistics().largest_free == 20 * MIB
+    assert allocator.malloc(9 * MIB).pointer == blocks[0].pointer
+    assert len(backend.segments) == 1
+
+
+def test_empty_cache_gives_back_what_is_not_in_use(allocator, backend):
+    kept = allocator.malloc(1000)
+    allocator.free(allocator.malloc(30 * MIB))
+    assert allocator.statistics().reserved == 32 * MIB
+    allocator.empty_cache()
+    assert allocator.statistics().reserved == backend.reserved == 2 * MIB
+    allocator.free(kept)
+    allocator.empty_cache()
+    assert backend.segments == {}
+
+
+def test_the_cache_is_given_back_before_memory_runs_out(allocator, backend):
+    for _ in range(4):
+        allocator.free(allocator.malloc(60 * MIB))
+        allocator.free(allocator.malloc(80 * MIB))
+    stats = allocator.statistics()
+    assert stats.n_retries > 0
+    assert stats.n_out_of_memory == 0
+    assert backend.reserved == stats.reserved <= 100 * MIB
+
+
+def test_a_smaller_segment_is_taken_when_the_usual_one_does_not_fit(allocator, backend):
+    allocator.malloc(90 * MIB)
+    allocator.malloc(3 * MIB)
+    assert sorted(backend.segments.values()) == [4 * MIB, 90 * MIB]
+
+
+def test_garbage_in_cycles_is_collected_before_memory_runs_out(allocator):
+    class Owner:
+        def __init__(self, block):
+            self.me = self
+            weakref.finalize(self, allocator.free, block)
+
+    gc.disable()
+    try:
+        for _ in range(5):
+            Owner(allocator.malloc(60 * MIB))
+    finally:
+        gc.enable()
+    assert allocator.statistics().n_out_of_memory == 0
+
+
+def test_out_of_memory_says_where_the_memory_is(allocator):
+    blocks = [allocator.malloc(20 * MIB) for _ in range(3)]
+    allocator.free(blocks[1])
+    before = allocator.statistics()
+    with pytest.raises(OutOfMemoryError) as caught:
+        allocator.malloc(90 * MIB)
+    text = str(caught.value)
+    assert text.startswith("malloc: there must be room for 90.00 MiB more, got 40.00 MiB allocated")
+    for part in ("40.00 MiB reserved", "60.00 MiB left of the device's 100.00 MiB", "largest free"):
+        assert part in text
+    assert "fragmentation" in text
+    assert "; use a smaller batch" in text
+    after = allocator.statistics()
+    assert (after.allocated, after.n_out_of_memory) == (before.allocated, 1)
+    allocator.malloc(50 * MIB)
+
+
+def test_a_limit_is_obeyed(allocator):
+    allocator.set_limit(30 * MIB)
+    block = allocator.malloc(25 * MIB)
+    with pytest.raises(OutOfMemoryError, match=r"of a limit of 30\.00 MiB"):
+        allocator.malloc(10 * MIB)
+    allocator.free(block)
+    allocator.malloc(28 * MIB)
+    assert allocator.total() == 30 * MIB
+    allocator.set_limit(None)
+    allocator.malloc(40 * MIB)
+    with pytest.raises(DeviceError, match="positive number of bytes"):
+        allocator.set_limit(0)
+
+
+def test_peaks(allocator):
+    block = allocator.malloc(10 * MIB)
+    allocator.free(block)
+    allocator.malloc(MIB)
+    stats = allocator.statistics()
+    assert (stats.allocated, stats.peak_allocated) == (MIB, 10 * MIB)
+    allocator.empty_cache()
+    allocator.reset_peak()
+    stats = allocator.statistics()
+    assert (stats.peak_allocated, stats.peak_reserved) == (MIB, 2 * MIB)
+
+
+def test_threads_never_share_memory(allocator):
+    failures = []
+
+    def work(seed):
+        mine = []
+        for step in range(400):
+            size = 512 * (1 + (seed * 7919 + step * 104729) % 40)
+            block = allocator.malloc(size)
+            mine.append(block)
+            if block.pointer in live:
+                failures.append(block)
+            live[block.pointer] = seed
+            if step % 3:
+                gone = mine.pop(step % len(mine))
+                del live[gone.pointer]
+                allocator.free(gone)
+        for block in mine:
+            del live[block.pointer]
+            allocator.free(block)
+
+    live = {}
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert allocator.statistics().allocated == 0
+
+
+def test_only_one_of_two_threads_frees_a_block(allocator):
+    for _ in range(50):
+        block, errors = allocator.malloc(1000), []
+
+        def free(block=block, errors=errors):
+            try:
+                allocator.free(block)
+            except DeviceError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=free) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(errors) == 1
+    assert allocator.statistics().allocated == 0
+
+
+def test_host_memory_is_writeable_and_unmapped_when_released():
+    backend = HostBackend()
+    allocator = CachingAllocator(backend)
+    block = allocator.malloc(3 * MIB)
+    ctypes.memset(block.pointer, 7, 3 * MIB)
+    assert ctypes.string_at(block.pointer + 3 * MIB - 1, 1) == b"\x07"
+    allocator.free(block)
+    allocator.empty_cache()
+    assert backend._mappings == {}
+
+
+def test_the_host_refuses_more_than_there_is():
+    backend = HostBackend()
+    assert backend.reserve(backend.total() + 1) is None
+    assert backend.reserve(1 << 62) is None
+    assert 0 < backend.available() <= backend.total()
+    with pytest.raises(OutOfMemoryError, match="there must be room for"):
+        memory.malloc(1 << 50)
+
+
+def test_the_public_functions_agree_with_each_other():
+    memory.reset_peak_memory_stats()
+    before = memory.memory_allocated()
+    block = memory.malloc(10_000)
+    assert memory.memory_allocated() - before == 10_240
+    memory.free(block)
+    assert memory.memory_allocated() == before
+    assert memory.max_memory_allocated() >= before + 10_240
+    assert memory.max_memory_reserved() >= memory.memory_reserved() >= before
+    stats = memory.memory_stats()
+    assert stats["allocated_bytes.all.current"] == before
+    assert stats["reserved_bytes.all.peak"] == memory.max_memory_reserved()
+    assert "largest free block" in memory.memory_summary()
+    memory.empty_cache()
+    memory.set_memory_limit(1 << 40)
+    memory.set_memory_limit(None)
