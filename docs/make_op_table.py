@@ -9,8 +9,9 @@ from blutrain.autograd.registry import OPS, Op
 
 HERE = Path(__file__).resolve().parent
 HEAD = """# Operations
-Drawn from the registry by `docs/make_op_table.py`; `make docs` draws it again. Every operation is tested in each dtype listed against
-a float64 reference, and every gradient against finite differences of that reference.
+Drawn from the registry by `docs/make_op_table.py`; `make docs` draws it again. Every operation is
+tested in each dtype listed against a float64 reference, and every gradient against finite
+differences of that reference.
 
 | operation | what it computes | floating dtypes | gradient | file |
 |---|---|---|---|---|
@@ -37,7 +38,8 @@ def row(op: Op) -> str:
     dtypes = ", ".join(d.name for d in op.dtypes) or "none"
     gradient = "yes" if op.differentiable and op.backward is not None else "no"
     path = op.call.__module__.replace(".", "/") + ".py"
-    return f"| `{signature(op)}` | {summary(op)} | {dtypes} | {gradient} | [{path.split('/')[-1]}](../{path}) |\n"
+    file = f"[{Path(path).name}](../{path})"
+    return f"| `{signature(op)}` | {summary(op)} | {dtypes} | {gradient} | {file} |\n"
 
 
 def table() -> str:

@@ -182,7 +182,9 @@ def tracked_texts() -> list[Path]:
 
 def test_no_loose_ends_and_no_machine_paths() -> None:
     # Spelt in pieces, or this file would be its own finding.
-    loose = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "(?<![\\w.])/(work|root|home)/"]))
+    loose = re.compile(
+        "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "(?<![\\w.])/(work|root|home)/"])
+    )
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in tracked_texts()
@@ -197,7 +199,19 @@ def test_metadata() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     assert setup["metadata"]["version"] == bt.__version__
-    extras = {"cu13", "cu12", "mlir", "mpich", "openmpi", "impi", "data", "io", "viz", "docs", "dev"}
+    extras = {
+        "cu13",
+        "cu12",
+        "mlir",
+        "mpich",
+        "openmpi",
+        "impi",
+        "data",
+        "io",
+        "viz",
+        "docs",
+        "dev",
+    }
     assert extras <= set(setup["options.extras_require"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project) == {"build-system", "tool"}
@@ -216,7 +230,9 @@ def test_what_make_installs_is_pinned() -> None:
         if line and not line.startswith("#")
     }
     extras = setup["options.extras_require"]
-    wanted = "\n".join([setup["options"]["install_requires"], *(extras[e] for e in ("dev", "viz", "cu13"))])
+    wanted = "\n".join(
+        [setup["options"]["install_requires"], *(extras[e] for e in ("dev", "viz", "cu13"))]
+    )
     names = {re.split(r"[\[<>=~]", line)[0].lower() for line in wanted.split("\n") if line}
     assert names <= pins, names - pins
 
@@ -231,7 +247,7 @@ def python_blocks(document: Path) -> str:
     return "\n".join(lines)
 
 
-DOCUMENTS = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.stem)

@@ -2,36 +2,28 @@
 # # A first kernel
 # **How does a GPU add up a million numbers, when each of its threads sees only a few of them?**
 #
-# On the way: threads and blocks, why neighbours should read neighbours, a race, and the barrier that
-# ends it. Every kernel below runs on a GPU or, compiled, on the CPU: `launch` takes whichever is here.
+# On the way: threads and blocks, why neighbours should read neighbours, a race, and the barrier
+# that ends it. Every kernel below runs on a GPU or, compiled, on the CPU: `launch` takes whichever
+# is here.
 
 # %%
-import time
-from collections.abc import Callable
-from pathlib import Path
-
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from lesson import save, seconds
 from numba import cuda, float32
 
 import blutrain as bt
-from blutrain.device import TARGET, launch, synchronize
-
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
+from blutrain.device import TARGET, launch
 
 # %% [markdown]
 # ## Threads and blocks
-# A **kernel** is a function that many threads run at once. Nobody calls it in a loop: the loop is the
-# launch. Threads come in **blocks** of equal size, blocks form the **grid**, and
+# A **kernel** is a function that many threads run at once. Nobody calls it in a loop: the loop is
+# the launch. Threads come in **blocks** of equal size, blocks form the **grid**, and
 #
 # $$ i = \text{block index} \times \text{block size} + \text{thread index} $$
 #
-# gives each thread its own element. `cuda.grid(1)` is that formula. The grid is whole blocks, so the
-# last one sticks out over the end: hence the `if`.
+# gives each thread its own element. `cuda.grid(1)` is that formula. The grid is whole blocks, so
+# the last one sticks out over the end: hence the `if`.
 
 # %%
 BLOCK = 256
@@ -63,10 +55,11 @@ print(f"target {TARGET}: {blocks(n)} blocks of {BLOCK} threads scaled {n:,} numb
 
 # %% [markdown]
 # ## Neighbours read neighbours
-# The hardware runs 32 consecutive threads, a **warp**, in step. When they read 32 consecutive floats, that
-# is 128 bytes: one line of memory. When thread $i$ reads element $s \cdot i$ instead, the same 32 floats lie on up to 32 lines,
-# and the memory moves whole lines. Threads that share lines are **coalesced**; $\min(s, 32)$ lines a warp
-# is the price of a stride $s$. A CPU's cache lines charge it too.
+# The hardware runs 32 consecutive threads, a **warp**, in step. When they read 32 consecutive
+# floats, that is 128 bytes: one line of memory. When thread $i$ reads element $s \cdot i$ instead,
+# the same 32 floats lie on up to 32 lines, and the memory moves whole lines. Threads that share
+# lines are **coalesced**; $\min(s, 32)$ lines a warp is the price of a stride $s$. A CPU's cache
+# lines charge it too.
 
 
 # %%
@@ -81,19 +74,6 @@ def strided_copy_kernel(
         y[i] = x[i * stride]
 
 
-def seconds(run: Callable[[], object], repeats: int = 7) -> float:
-    """Median time of a call, the work on the device included."""
-    run()  # the first call compiles
-    times = []
-    for _ in range(repeats):
-        synchronize()
-        start = time.perf_counter()
-        run()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
-
-
 def lines_per_warp(stride: int, line_bytes: int = 128) -> int:
     """How many lines the 32 reads of a warp touch."""
     return len({lane * stride * 4 // line_bytes for lane in range(32)})
@@ -104,7 +84,8 @@ large = bt.zeros((1 << 22,), bt.float32)
 copied = 1 << 17  # as many elements at every stride: only where they lie differs
 small = bt.empty((copied,), bt.float32)
 per_read = [
-    seconds(lambda s=s: launch(strided_copy_kernel, blocks(copied), BLOCK, large, small, s)) / copied
+    seconds(lambda s=s: launch(strided_copy_kernel, blocks(copied), BLOCK, large, small, s))
+    / copied
     for s in strides
 ]
 assert lines_per_warp(1) == 1
@@ -115,14 +96,18 @@ left.bar([str(s) for s in strides], [lines_per_warp(s) for s in strides])
 left.set(title="lines that a warp touches", xlabel="stride")
 right.bar([str(s) for s in strides], [t * 1e9 for t in per_read])
 right.set(title=f"measured here ({TARGET}): ns an element", xlabel="stride")
-figure.savefig(FIGURES / "01_coalescing.png", dpi=120)
-print("ns an element by stride:", dict(zip(strides, [round(t * 1e9, 2) for t in per_read], strict=True)))
+save(figure, "01_coalescing")
+print(
+    "ns an element by stride:",
+    dict(zip(strides, [round(t * 1e9, 2) for t in per_read], strict=True)),
+)
 
 # %% [markdown]
 # ## The sum
 # $$ s = \sum_{i=0}^{n-1} x_i $$
 #
-# The obvious kernel gives the whole job to one thread. It is right, and it leaves every other thread idle.
+# The obvious kernel gives the whole job to one thread. It is right, and it leaves every other
+# thread idle.
 
 
 # %%
@@ -153,13 +138,14 @@ naive_seconds = seconds(lambda: launch(sum_by_one_thread_kernel, 1, BLOCK, x, to
 
 # %% [markdown]
 # ## Everybody helps, and it goes wrong
-# A block can share fast **shared memory**. Each thread puts its own part there; then half of the threads add
-# the other half's values to theirs, then a quarter, and after $\log_2 256 = 8$ halvings the sum is in cell 0:
+# A block can share fast **shared memory**. Each thread puts its own part there; then half of the
+# threads add the other half's values to theirs, then a quarter, and after $\log_2 256 = 8$ halvings
+# the sum is in cell 0:
 #
 # $$ \text{cell}_t \leftarrow \text{cell}_t + \text{cell}_{t+h}, \qquad h = 128, 64, \ldots, 1 $$
 #
-# Look at the kernel before reading on. What does thread 0 add when $h = 64$? Cell 64, which *another thread* has to
-# have finished in the step before. Nothing says that it has.
+# Look at the kernel before reading on. What does thread 0 add when $h = 64$? Cell 64, which
+# *another thread* has to have finished in the step before. Nothing says that it has.
 
 
 # %%
@@ -191,15 +177,17 @@ counted = partial.numpy().sum(dtype=np.float64)
 print(f"without barriers: {n:,} ones add up to {counted:,.0f}")
 
 # %% [markdown]
-# This is a **race**: two threads touch one cell, one of them writes, and nothing orders them. What comes out depends on
-# which runs first. Compiled for the CPU, a thread runs until the next barrier before its neighbour starts: thread 0 adds cells
-# that nobody has filled, and the sum is plainly wrong, always in the same way. On a GPU the warps take turns as they like: the
-# sum may be right a thousand times and wrong on the day that matters. A right answer proves nothing about a race, which is why a wrong one
-# is welcome.
+# This is a **race**: two threads touch one cell, one of them writes, and nothing orders them. What
+# comes out depends on which runs first. Compiled for the CPU, a thread runs until the next barrier
+# before its neighbour starts: thread 0 adds cells that nobody has filled, and the sum is plainly
+# wrong, always in the same way. On a GPU the warps take turns as they like: the sum may be right a
+# thousand times and wrong on the day that matters. A right answer proves nothing about a race,
+# which is why a wrong one is welcome.
 #
 # ## The barrier
-# `cuda.syncthreads()` lets no thread of the block pass before all have arrived. One goes between each write and the reads
-# that depend on it. It stands outside the `if`: a barrier that some threads never reach is waited for for ever.
+# `cuda.syncthreads()` lets no thread of the block pass before all have arrived. One goes between
+# each write and the reads that depend on it. It stands outside the `if`: a barrier that some
+# threads never reach is waited for for ever.
 
 
 # %%
@@ -229,7 +217,7 @@ def block_sum_kernel(
 
 
 def block_sum(values: bt.Tensor) -> bt.Tensor:
-    """Sum in two launches: one number a block, then one number. Blocks cannot wait for each other."""
+    """Two launches, one number a block and then one: blocks cannot wait for each other."""
     launch(block_sum_kernel, N_BLOCKS, BLOCK, values, partial)
     launch(block_sum_kernel, 1, BLOCK, partial, total)
     return total
@@ -239,9 +227,10 @@ assert block_sum(ones).item() == n
 check("a tree in each block", block_sum(x).item())
 
 # %% [markdown]
-# The tree is also *more accurate*: one thread's running sum rounds a million times, each number here passes through a few hundred
-# additions. And it is the same on every run: float addition is not associative, so a fixed order is worth having (adding with
-# atomics, in whatever order the blocks finish, would not be).
+# The tree is also *more accurate*: one thread's running sum rounds a million times, each number
+# here passes through a few hundred additions. And it is the same on every run: float addition is
+# not associative, so a fixed order is worth having (adding with atomics, in whatever order the
+# blocks finish, would not be).
 #
 # ## What it brought
 
@@ -251,8 +240,9 @@ print(f"one thread {naive_seconds * 1e3:.3f} ms, tree {tree_seconds * 1e3:.3f} m
 
 # %% [markdown]
 # ## The same through blutrain
-# `bt.sum` is this kernel with warp shuffles in place of most barriers (32 threads in step can hand each other registers), for any axes
-# and dtypes. Read it in `blutrain/cuda_kernels/reduction/sum.py`.
+# `bt.sum` is this kernel with warp shuffles in place of most barriers (32 threads in step can hand
+# each other registers), for any axes and dtypes. Read it in
+# `blutrain/cuda_kernels/reduction/sum.py`.
 
 # %%
 check("bt.sum", bt.sum(x).item())
@@ -271,8 +261,7 @@ for label, values in curves.items():
     axes.loglog(sizes, [v * 1e6 for v in values], marker="o", label=label)
 axes.set(xlabel="numbers", ylabel="microseconds", title=f"summing, measured here ({TARGET})")
 axes.legend()
-figure.savefig(FIGURES / "01_sum.png", dpi=120)
-plt.close("all")
+save(figure, "01_sum")
 
 # %% [markdown]
 # ## Try

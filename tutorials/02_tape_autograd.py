@@ -1,37 +1,32 @@
 # %% [markdown]
 # # Autograd on a tape
-# **A network has thousands of weights. Which way should each of them move, and what does it cost to know?**
+# **A network has many weights: which way should each move, and what does it cost to know?**
 #
-# We ask the slow way, by trying. Then we write a tape in some 60 lines, over kernels of our own, and know
-# every answer for about the price of two forward passes. Then we meet blutrain's tape, which is the same one with the edges finished.
+# We ask the slow way, by trying. Then we write a tape in some 60 lines, over kernels of our own,
+# and know every answer for about the price of two forward passes. Then we meet blutrain's tape,
+# which is the same one with the edges finished.
 
 # %%
 import math
-import time
 from collections.abc import Callable
-from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from lesson import save, seconds
 from numba import cuda
 
 import blutrain as bt
-from blutrain.device import TARGET, launch, synchronize
-
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
+from blutrain.device import TARGET, launch
 
 # %% [markdown]
 # ## The network
 # Two layers that should learn $\sin$ from 64 points:
 #
-# $$ \hat y = \tanh(x W_1 + b_1)\, W_2, \qquad L = \frac{1}{N}\sum_{i} (\hat y_i - y_i)^2 $$
+# $$ \hat y = \tanh(x W_1)\, W_2, \qquad L = \frac{1}{N}\sum_{i} (\hat y_i - y_i)^2 $$
 #
-# Four operations: a matrix product, an addition that repeats $b_1$ over the rows, a $\tanh$, a mean square. Four naive
-# kernels, one thread for each number that comes out.
+# Each row of $x$ is a point and a 1, so that $W_1$'s second row is a bias. Three operations: a
+# matrix product, a $\tanh$, a mean square. The naive kernels give each number that comes out to one
+# thread.
 
 # %%
 BLOCK = 128
@@ -50,18 +45,6 @@ def matmul_kernel(
         for k in range(a.shape[1]):
             total += a[row, k] * b[k, col]
         c[row, col] = total
-
-
-@cuda.jit
-def add_rows_kernel(
-    x,  # (M, N)
-    bias,  # (1, N)
-    y,  # (M, N)
-):
-    i = cuda.grid(1)
-    if i < y.size:
-        row, col = i // y.shape[1], i % y.shape[1]
-        y[row, col] = x[row, col] + bias[0, col]
 
 
 @cuda.jit
@@ -98,24 +81,22 @@ def product(a: bt.Tensor, b: bt.Tensor) -> bt.Tensor:
     return run(matmul_kernel, a, b, shape=(a.shape[0], b.shape[1]))
 
 
-rng = np.random.default_rng(0)
-xs = np.linspace(-3, 3, 64)[:, None]
-x, target = bt.from_numpy(xs), bt.from_numpy(np.sin(xs))  # float64: gradients will be compared
+points = np.linspace(-3, 3, 64)[:, None]
+x = bt.from_numpy(np.hstack([points, np.ones_like(points)]))  # float64: we compare gradients
+target = bt.from_numpy(np.sin(points))
 WIDTH = 16
 
 
 def initial(width: int) -> list[np.ndarray]:
-    """W1, b1, W2."""
+    """W1 and W2."""
     rng = np.random.default_rng(1)
-    scale = 1 / math.sqrt(width)
-    return [rng.normal(size=(1, width)), np.zeros((1, width)), rng.normal(size=(width, 1)) * scale]
+    return [rng.normal(size=(2, width)), rng.normal(size=(width, 1)) / math.sqrt(width)]
 
 
 def plain_loss(weights: list[np.ndarray]) -> float:
     """The loss, with no thought of gradients."""
-    w1, b1, w2 = (bt.from_numpy(w) for w in weights)
-    shape = (x.shape[0], w1.shape[1])
-    hidden = run(tanh_kernel, run(add_rows_kernel, product(x, w1), b1, shape=shape), shape=shape)
+    w1, w2 = (bt.from_numpy(w) for w in weights)
+    hidden = run(tanh_kernel, product(x, w1), shape=(x.shape[0], w1.shape[1]))
     error = product(hidden, w2).numpy() - target.numpy()
     return float((error**2).mean())
 
@@ -124,7 +105,8 @@ def plain_loss(weights: list[np.ndarray]) -> float:
 # ## The slow way: try each weight
 # $$ \frac{\partial L}{\partial w_k} \approx \frac{L(w_k + h) - L(w_k - h)}{2h} $$
 #
-# Two forward passes *for each weight*: for a network of $P$ weights, $2P$. GPT-2's 124 million would take years a step.
+# Two forward passes *for each weight*: for a network of $P$ weights, $2P$. GPT-2's 124 million
+# would take years a step.
 
 
 # %%
@@ -142,37 +124,25 @@ def gradients_by_trying(weights: list[np.ndarray], h: float = 1e-5) -> list[np.n
     return found
 
 
-def seconds(call: Callable[[], object], repeats: int = 5) -> float:
-    """Median time of a call, the work on the device included."""
-    call()  # the first call compiles
-    times = []
-    for _ in range(repeats):
-        synchronize()
-        start = time.perf_counter()
-        call()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
-
-
 weights = initial(WIDTH)
 tried = gradients_by_trying(weights)
 print(f"loss {plain_loss(weights):.4f}; {sum(w.size for w in weights)} weights tried one by one")
 
 # %% [markdown]
 # ## The tape
-# If $L$ depends on $x$ only through $y = f(x)$, then $\mathrm{d}x = J_f^\top\, \mathrm{d}y$, where $\mathrm{d}x$ means $\partial L/\partial x$. So each operation needs one rule: *given
-# the gradient of my output, what is the gradient of my input?* None of them needs the Jacobian $J$ itself:
+# If $L$ depends on $x$ only through $y = f(x)$, then $\mathrm{d}x = J_f^\top\, \mathrm{d}y$, where
+# $\mathrm{d}x$ means $\partial L/\partial x$. So each operation needs one rule: *given the gradient
+# of my output, what is the gradient of my input?* None of them needs the Jacobian $J$ itself:
 #
 # | operation | rule |
 # |---|---|
 # | $C = AB$ | $\mathrm{d}A = \mathrm{d}C\, B^\top$, $\ \mathrm{d}B = A^\top \mathrm{d}C$ |
-# | $y = x + b$ (rows) | $\mathrm{d}x = \mathrm{d}y$, $\ \mathrm{d}b = \mathbf{1}^\top \mathrm{d}y$: what was repeated is summed |
 # | $y = \tanh x$ | $\mathrm{d}x = \mathrm{d}y \cdot (1 - y^2)$ |
 # | $L = \mathrm{mean}((\hat y - t)^2)$ | $\mathrm{d}\hat y = 2(\hat y - t)/N$ |
 #
-# The **tape** is a list: as the forward pass runs, each operation appends its output and its rules. Backward reads the list from
-# the end: by then everything that used a value has said its part of that value's gradient.
+# The **tape** is a list: as the forward pass runs, each operation appends its output and its rules.
+# Backward reads the list from the end: by then everything that used a value has said its part of
+# that value's gradient.
 
 
 # %%
@@ -203,12 +173,6 @@ def matmul(a: Variable, b: Variable) -> Variable:
     )
 
 
-def add_rows(x: Variable, bias: Variable) -> Variable:
-    y = run(add_rows_kernel, x.value, bias.value, shape=x.value.shape)
-    ones = bt.ones((1, y.shape[0]), y.dtype)
-    return record(y, (x, lambda dy: dy), (bias, lambda dy: product(ones, dy)))
-
-
 def tanh(x: Variable) -> Variable:
     y = run(tanh_kernel, x.value, shape=x.value.shape)
     return record(y, (x, lambda dy: run(tanh_backward_kernel, y, dy, shape=y.shape)))
@@ -216,7 +180,9 @@ def tanh(x: Variable) -> Variable:
 
 def mean_square(prediction: Variable, target: bt.Tensor) -> Variable:
     error = prediction.value - target
-    return record((error * error).mean(), (prediction, lambda dl: error * (dl * (2.0 / error.size))))
+    return record(
+        (error * error).mean(), (prediction, lambda dl: error * (dl * (2.0 / error.size)))
+    )
 
 
 def backward(loss: Variable) -> None:
@@ -232,19 +198,20 @@ def backward(loss: Variable) -> None:
 
 
 # %% [markdown]
-# That is all of it. The `+` in the last line is where a weight that is used twice collects both of its gradients.
+# That is all of it. The `+` in the last line is where a weight that is used twice collects both of
+# its gradients.
 
 
 # %%
 def gradients_by_tape(weights: list[np.ndarray]) -> tuple[float, list[np.ndarray]]:
-    w1, b1, w2 = (Variable(bt.from_numpy(w)) for w in weights)
-    loss = mean_square(matmul(tanh(add_rows(matmul(Variable(x), w1), b1)), w2), target)
+    w1, w2 = (Variable(bt.from_numpy(w)) for w in weights)
+    loss = mean_square(matmul(tanh(matmul(Variable(x), w1)), w2), target)
     backward(loss)
-    return loss.value.item(), [v.grad.numpy() for v in (w1, b1, w2) if v.grad is not None]
+    return loss.value.item(), [v.grad.numpy() for v in (w1, w2) if v.grad is not None]
 
 
 _, taped = gradients_by_tape(weights)
-for name, by_tape, by_trying in zip(["W1", "b1", "W2"], taped, tried, strict=True):
+for name, by_tape, by_trying in zip(["W1", "W2"], taped, tried, strict=True):
     difference = np.abs(by_tape - by_trying).max()
     print(f"{name}: largest difference between tape and trying {difference:.1e}")
     assert difference < 1e-8
@@ -257,24 +224,29 @@ widths = [2, 4, 8, 16]
 trying = [seconds(lambda w=w: gradients_by_trying(initial(w)), repeats=1) for w in widths]
 taping = [seconds(lambda w=w: gradients_by_tape(initial(w))) for w in widths]
 figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
-axes.loglog([3 * w for w in widths], [t * 1e3 for t in trying], marker="o", label="trying each weight")
-axes.loglog([3 * w for w in widths], [t * 1e3 for t in taping], marker="o", label="one pass over the tape")
+axes.loglog(
+    [3 * w for w in widths], [t * 1e3 for t in trying], marker="o", label="trying each weight"
+)
+axes.loglog(
+    [3 * w for w in widths], [t * 1e3 for t in taping], marker="o", label="one pass over the tape"
+)
 axes.set(xlabel="weights", ylabel="milliseconds", title=f"all gradients, measured here ({TARGET})")
 axes.legend()
-figure.savefig(FIGURES / "02_cost.png", dpi=120)
+save(figure, "02_cost")
 
 # %% [markdown]
 # ## The same through blutrain
-# blutrain's tape has the same list and the same walk. What it adds: rules are named and registered, so that tests can be derived from them;
-# what a rule saved is freed as soon as it was used; a saved tensor that was overwritten is noticed; 100,000 operations need no recursion.
+# blutrain's tape has the same list and the same walk. What it adds: rules are named and registered,
+# so that tests can be derived from them; what a rule saved is freed as soon as it was used; a saved
+# tensor that was overwritten is noticed; 100,000 operations need no recursion.
 
 # %%
-w1, b1, w2 = (bt.tensor(w, dtype=bt.float64, requires_grad=True) for w in weights)
-parameters = [w1, b1, w2]
+w1, w2 = (bt.tensor(w, dtype=bt.float64, requires_grad=True) for w in weights)
+parameters = [w1, w2]
 
 
 def blutrain_loss() -> bt.Tensor:
-    error = bt.matmul(bt.tanh(bt.matmul(x, w1) + b1), w2) - target
+    error = bt.matmul(bt.tanh(bt.matmul(x, w1)), w2) - target
     return (error * error).mean()
 
 
@@ -297,7 +269,8 @@ print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps of gradi
 assert losses[-1] < losses[0] / 10
 
 # %% [markdown]
-# A kernel of one's own joins blutrain's tape as a `Function`: forward, backward, and what to keep in between.
+# A kernel of one's own joins blutrain's tape as a `Function`: forward, backward, and what to keep
+# in between.
 
 
 # %%
@@ -314,15 +287,14 @@ class Tanh(bt.autograd.Function):
         return run(tanh_backward_kernel, y, dy, shape=y.shape)
 
 
-assert bt.gradcheck(Tanh.apply, (bt.tensor(xs, dtype=bt.float64, requires_grad=True),))
+assert bt.gradcheck(Tanh.apply, (bt.tensor(points, dtype=bt.float64, requires_grad=True),))
 
 with bt.no_grad():
-    fitted = (bt.matmul(bt.tanh(bt.matmul(x, w1) + b1), w2)).numpy()
+    fitted = (bt.matmul(bt.tanh(bt.matmul(x, w1)), w2)).numpy()
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
 left.semilogy(losses)
 left.set(xlabel="step", title="loss")
-right.plot(xs, np.sin(xs), label="sin")
-right.plot(xs, fitted, "--", label="network")
+right.plot(points, np.sin(points), label="sin")
+right.plot(points, fitted, "--", label="network")
 right.legend()
-figure.savefig(FIGURES / "02_fit.png", dpi=120)
-plt.close("all")
+save(figure, "02_fit")

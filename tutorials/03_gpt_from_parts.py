@@ -2,41 +2,39 @@
 # # A GPT from its parts
 # **How does a stack of matrix products come to know which character follows?**
 #
-# We write attention as one naive kernel, check it, and see what the fused one saves. Then embedding, MLP, block and
-# head go together into a GPT, which learns from Python's own manual and writes some.
+# We write attention as one naive kernel, check it, and see what the fused one saves. Then
+# embedding, MLP, block and head go together into a GPT, which learns from Python's own manual and
+# writes some.
 
 # %%
 import math
-import time
 from collections.abc import Callable
-from pathlib import Path
 from pydoc_data.topics import topics
 
-import matplotlib
-
-matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from lesson import save, seconds
 from numba import cuda
 
 import blutrain as bt
 from blutrain import nn, optim
-from blutrain.device import TARGET, launch, synchronize
+from blutrain.device import TARGET, launch
 
-FIGURES = Path(__file__).parent / "figures"
-FIGURES.mkdir(exist_ok=True)
 bt.manual_seed(1)
 
 # %% [markdown]
 # ## Attention
-# Every position $t$ of a text asks a question (a *query* $q_t$), and every position before it offers an answer $v_s$ under a title (a *key*
-# $k_s$). The answers are mixed, in proportion to how well title and question agree:
+# Every position $t$ of a text asks a question (a *query* $q_t$), and every position before it
+# offers an answer $v_s$ under a title (a *key* $k_s$). The answers are mixed, in proportion to how
+# well title and question agree:
 #
-# $$ y_t = \sum_{s \le t} p_{ts}\, v_s, \qquad p_{ts} = \frac{e^{a_{ts}}}{\sum_{r \le t} e^{a_{tr}}}, \qquad a_{ts} = \frac{q_t \cdot k_s}{\sqrt D} $$
+# $$ y_t = \sum_{s \le t} p_{ts} v_s, \qquad p_{ts} = \frac{e^{a_{ts}}}{\sum_{r \le t} e^{a_{tr}}},
+# \qquad a_{ts} = \frac{q_t \cdot k_s}{\sqrt D} $$
 #
-# $s \le t$ makes it *causal*: nobody looks at what is still to be guessed. To keep $e^{a}$ finite, the largest $a_{ts}$ is taken off first; it
-# cancels in the fraction. The naive kernel gives each query to one thread, which goes over the keys three times: for the
-# largest score, for the sum, for the mixture.
+# $s \le t$ makes it *causal*: nobody looks at what is still to be guessed. To keep $e^{a}$ finite,
+# the largest $a_{ts}$ is taken off first; it cancels in the fraction. The naive kernel gives each
+# query to one thread, which goes over the keys three times: for the largest score, for the sum, for
+# the mixture.
 
 # %%
 BLOCK = 64
@@ -107,25 +105,13 @@ for name, function in (("naive kernel", naive_attention), ("bt.attention", bt.at
     assert error < 1e-5
 
 # %% [markdown]
-# `bt.attention` reads the keys once, in tiles that a whole block shares, and keeps a *running* maximum: when a larger score turns up, what
-# was mixed so far is scaled by $e^{m_{old} - m_{new}}$ (FlashAttention, arXiv 2205.14135). No $T \times T$ table exists, in either direction of training.
+# `bt.attention` reads the keys once, in tiles that a whole block shares, and keeps a *running*
+# maximum: when a larger score turns up, what was mixed so far is scaled by $e^{m_{old} - m_{new}}$
+# (FlashAttention, arXiv 2205.14135). No $T \times T$ table exists, in either direction of training.
 # What that saves, measured:
 
 
 # %%
-def seconds(call: Callable[[], object], repeats: int = 3) -> float:
-    """Median time of a call, the work on the device included."""
-    call()  # the first call compiles
-    times = []
-    for _ in range(repeats):
-        synchronize()
-        start = time.perf_counter()
-        call()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
-
-
 def peak_bytes(call: Callable[[], object]) -> int:
     """The most memory that was allocated at once during a call, beyond what was before."""
     bt.memory.reset_peak_memory_stats()
@@ -136,7 +122,11 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 lengths = [64, 128, 256, 512]
-ways = {"naive kernel": naive_attention, "formula": composed_attention, "bt.attention": bt.attention}
+ways = {
+    "naive kernel": naive_attention,
+    "formula": composed_attention,
+    "bt.attention": bt.attention,
+}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
 for name, function in ways.items():
     samples = [random_qkv(T) for T in lengths]
@@ -148,20 +138,21 @@ for name, function in ways.items():
 left.set(xlabel="T", title=f"ms, measured here ({TARGET})")
 right.set(xlabel="T", title="MiB beyond the inputs")
 left.legend()
-figure.savefig(FIGURES / "03_attention.png", dpi=120)
+save(figure, "03_attention")
 
 # %% [markdown]
 # ## The parts
 # - **Embedding**: a row of a table for each character, plus a row of another for each position.
-# - **Block**: $x \leftarrow x + \mathrm{Attention}(\mathrm{LN}(x))$: positions talk; then $x \leftarrow x + \mathrm{MLP}(\mathrm{LN}(x))$: each thinks by itself. The sums leave a straight
+# - **Block**: $x \leftarrow x + \mathrm{Attention}(\mathrm{LN}(x))$: positions talk; then $x
+#   \leftarrow x + \mathrm{MLP}(\mathrm{LN}(x))$: each thinks by itself. The sums leave a straight
 #   way for the gradient from the loss to the first layer.
-# - **Head**: the scores of all characters. It is the embedding table again, the other way round ("tied"): to say a character is to be near its row.
+# - **Head**: the scores of all characters. It is the embedding table again, the other way round
+#   ("tied"): to say a character is to be near its row.
 
 
 # %%
 class Attention(nn.Module):
     def __init__(self, C: int, n_heads: int) -> None:
-        super().__init__()
         self.n_heads = n_heads
         self.qkv = nn.Linear(C, 3 * C)
         self.out = nn.Linear(C, C)
@@ -176,7 +167,6 @@ class Attention(nn.Module):
 
 class MLP(nn.Module):
     def __init__(self, C: int) -> None:
-        super().__init__()
         self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
 
     def forward(self, x: bt.Tensor) -> bt.Tensor:
@@ -185,7 +175,6 @@ class MLP(nn.Module):
 
 class Block(nn.Module):
     def __init__(self, C: int, n_heads: int) -> None:
-        super().__init__()
         self.norm_1, self.norm_2 = nn.LayerNorm(C), nn.LayerNorm(C)
         self.attention, self.mlp = Attention(C, n_heads), MLP(C)
 
@@ -196,8 +185,8 @@ class Block(nn.Module):
 
 class TinyGPT(nn.Module):
     def __init__(self, V: int, T: int, C: int, n_layers: int, n_heads: int) -> None:
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
+        small = nn.init.normal(0.02)  # tied, the table also makes the scores: they start near zero
+        self.tokens, self.positions = nn.Embedding(V, C, small), nn.Embedding(T, C, small)
         self.blocks = nn.ModuleList([Block(C, n_heads) for _ in range(n_layers)])
         self.norm = nn.LayerNorm(C)
 
@@ -211,8 +200,9 @@ class TinyGPT(nn.Module):
 
 # %% [markdown]
 # ## Training
-# The text is the manual that comes with Python. The loss is the mean surprise $-\ln p(\text{next character})$. Who knows only how frequent each character is
-# pays the text's unigram entropy: that is the mark to beat.
+# The text is the manual that comes with Python. The loss is the mean surprise $-\ln p(\text{next
+# character})$. Who knows only how frequent each character is pays the text's unigram entropy: that
+# is the mark to beat.
 
 # %%
 text = "".join(topics[name] for name in sorted(topics))
@@ -248,12 +238,12 @@ axes.plot(losses, label="loss")
 axes.axhline(entropy, linestyle="--", color="grey", label="unigram entropy")
 axes.set(xlabel="step", ylabel="nats a character")
 axes.legend()
-figure.savefig(FIGURES / "03_loss.png", dpi=120)
-plt.close("all")
+save(figure, "03_loss")
 
 # %% [markdown]
 # ## Writing
-# Sampling is the model's own guess, fed back. Eighty steps teach spelling at best; `make train` goes on from here.
+# Sampling is the model's own guess, fed back. Eighty steps teach spelling at best; `make train`
+# goes on from here.
 
 
 # %%
@@ -271,4 +261,5 @@ def write(prompt: str, n: int) -> str:
 print(write("The ", 60))
 
 # %% [markdown]
-# `blutrain/models/gpt2.py` is these parts with GPT-2's sizes and initialisation, `examples/train_gpt2.py` the loop with evaluation, schedules and checkpoints.
+# `blutrain/models/gpt2.py` is these parts with GPT-2's sizes and initialisation,
+# `examples/train_gpt2.py` the loop with evaluation, schedules and checkpoints.

@@ -21,6 +21,7 @@ def test_lesson_runs(lesson: Path, tmp_path: Path) -> None:
     """A copy is run, so that its figures land beside the copy."""
     copy = tmp_path / lesson.name
     copy.write_text(lesson.read_text())
+    (tmp_path / "lesson.py").write_text((lesson.parent / "lesson.py").read_text())
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
     done = subprocess.run(
         [sys.executable, str(copy)],
@@ -41,7 +42,9 @@ def test_lesson_has_the_form(lesson: Path) -> None:
     lines = lesson.read_text().splitlines()
     assert len(lines) <= 300
     assert lines[0] == "# %% [markdown]"
-    assert any(line.startswith("# **") and line.rstrip().endswith("?**") for line in lines), "a question"
+    assert any(line.startswith("# **") and line.rstrip().endswith("?**") for line in lines), (
+        "a question"
+    )
     assert any("$$" in line for line in lines), "the mathematics"
     assert any("@cuda.jit" in line for line in lines), "a kernel"
     assert any("assert" in line for line in lines), "a check"
