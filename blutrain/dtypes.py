@@ -87,8 +87,8 @@ def as_dtype(value: object) -> DType:
     """
     if isinstance(value, DType):
         return value
-    if value in (float, int, bool):
-        return {float: float32, int: int64, bool: bool_}[value]  # type: ignore[index]
+    if isinstance(value, type) and value in (float, int, bool):  # np.dtype(float) == float too
+        return {float: float32, int: int64, bool: bool_}[value]
     try:
         name = value if isinstance(value, str) else np.dtype(value).name  # type: ignore[call-overload]
         return _BY_NAME[name]
