@@ -1,0 +1,36 @@
+"""Numba `@cuda.jit` kernels, unmodified, as compiled code on the CPU.
+
+A kernel is rewritten as one function (after Stratton, Stone and Hwu, "MCUDA", 2008): a loop over
+blocks around the kernel's text, which is cut at barriers into regions, each of which is a loop over
+the threads of a block. That function is compiled by Numba and LLVM, and cached on disk. The passes, in
+the order in which they run:
+
+| file | does |
+|---|---|
+| `source.py` | parses a function, finds what its names mean |
+| `normalise.py`, `returns.py` | settles names, inlines device functions, structures control flow |
+| `uniformity.py` | finds what is the same for all threads of a block |
+| `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
+| `storage.py` | decides where each variable lives |
+| `ranges.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
+| `infer.py`, `native.py` | types; machine code |
+| `cache.py`, `executable.py` | keeps it; runs it |
+| `vocabulary.py`, `intrinsics.py`, `math.py` | what `cuda.*` and `math.*` mean on the CPU |
+
+Example:
+    >>> import numpy as np
+    >>> from numba import cuda
+    >>> from blutrain.device import cpu
+    >>> from blutrain.device.cpu import examples
+    >>> x, y = np.arange(1000, dtype=np.float32), np.empty(1000, np.float32)
+    >>> cpu.run(examples.double, 4, 256, x, y)
+    >>> bool((y == 2 * x).all())
+    True
+"""
+
+from blutrain.device.cpu.compile import compile_kernel
+from blutrain.device.cpu.emit import Options
+from blutrain.device.cpu.executable import CompiledKernel
+from blutrain.device.cpu.run import run
+
+__all__ = ["CompiledKernel", "Options", "compile_kernel", "run"]

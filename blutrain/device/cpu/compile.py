@@ -1,0 +1,102 @@
+"""All passes together: from a `@cuda.jit` function, block shape and types to a compiled kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numba import types
+
+from blutrain.device.cpu import cache, native
+from blutrain.device.cpu.emit import Emitter, Options
+from blutrain.device.cpu.executable import CompiledKernel
+from blutrain.device.cpu.infer import variable_types
+from blutrain.device.cpu.normalise import normalise_kernel
+from blutrain.device.cpu.program import Program
+from blutrain.device.cpu.regions import Builder
+from blutrain.device.cpu.source import Source
+from blutrain.device.cpu.storage import place
+from blutrain.device.cpu.uniformity import Uniformity
+from blutrain.errors import KernelError, message
+
+_compiled: dict[Any, CompiledKernel] = {}
+
+# What `@cuda.jit(fastmath=True)` allows on the CPU. Never nnan or ninf: CUDA's fastmath keeps them.
+_FAST = frozenset({"contract", "nsz", "arcp", "afn"})
+_CONTRACT = frozenset({"contract"})
+
+
+def compile_kernel(
+    kernel: Any,
+    block: tuple[int, int, int],
+    kinds: Sequence[types.Type],
+    options: Options | None = None,
+) -> CompiledKernel:
+    """Compile a kernel for the CPU, or find it in memory or on disk.
+
+    Args:
+        kernel: a function decorated with `@cuda.jit`.
+        block: threads of a block in x, y and z.
+        kinds: Numba types of the arguments.
+        options: how to compile; see `Options`.
+
+    Returns:
+        The compiled kernel.
+
+    Raises:
+        KernelError: the kernel holds something that cannot run on the CPU.
+    """
+    options = options or Options()
+    key = (kernel, block, tuple(kinds), options)
+    found = _compiled.get(key)
+    if found is None:
+        found = _compiled[key] = _compile(kernel, block, tuple(kinds), options)
+    return found
+
+
+def _compile(
+    kernel: Any, block: tuple[int, int, int], kinds: tuple[types.Type, ...], options: Options
+) -> CompiledKernel:
+    source = Source(kernel)
+    where = source.function.__name__
+    if len(kinds) != len(source.parameters):
+        takes = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
+        raise KernelError(message(f"kernel {where}", takes, len(kinds)))
+    program = Program(block)
+    parameters, body = normalise_kernel(source, program)
+    uniform = Uniformity(body, parameters, program)
+    builder = Builder(body, uniform, program, options.check_barriers)
+    storage = place(builder, parameters, uniform, program)
+    emitter = Emitter(parameters, builder, storage, program, options)
+    constants = {"_nan": float("nan"), "_inf": float("inf")}
+    found: dict[str, types.Type] = {}
+    if storage.carried:
+        probe = emitter.probe()
+        objects = {**constants, **program.objects, **emitter.objects}
+        found = _variable_types(source, storage.carried, probe, objects, kinds)
+    text = emitter.kernel(kinds, found)
+    objects = {**constants, **program.objects, **emitter.objects}
+    flags = _FAST if getattr(kernel, "targetoptions", {}).get("fastmath") else _CONTRACT
+    if options.reassociate:
+        flags |= {"reassoc"}
+    key = cache.key(text, objects, kinds, sorted(flags))
+    code = cache.read(key)
+    if code is None:
+        code = native.compile_text(text, objects, where, flags)
+        cache.write(key, code)
+    return CompiledKernel(where, text, code, serial=program.has_global_atomics)
+
+
+def _variable_types(
+    source: Source, carried: set[str], probe: str, objects: dict[str, Any], kinds: Sequence[types.Type]
+) -> dict[str, types.Type]:
+    found = variable_types(probe, objects, kinds, source)
+    for v in sorted(carried):
+        kind = found.get(v)
+        if not isinstance(kind, types.Number | types.Boolean):
+            source.fail(
+                None,
+                f"variable {v!r} lives across a barrier or shuffle, so it must be a number, got "
+                f"{kind}; keep it in a shared or local array, or compute it again",
+            )
+    return found

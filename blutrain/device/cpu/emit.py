@@ -1,0 +1,325 @@
+"""Write the compiled program as Python text: blocks outside, a loop over threads for each region.
+
+The same tree is written twice. The *probe* is the program of one thread, with every exchange
+replaced by the thread's own value: Numba infers from it the types of variables. The *kernel* is
+what is compiled.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from numba import types
+
+from blutrain.device.cpu import ranges
+from blutrain.device.cpu.intrinsics import (
+    argument, ballot, dynamic_array, dynamic_bytes, slot_count, stack_array,
+)  # fmt: skip
+from blutrain.device.cpu.program import WARP, Memory, Program
+from blutrain.device.cpu.regions import (
+    Builder, Check, MaskedLoop, Node, Once, Region, UniformIf, UniformLoop, Vote,
+)  # fmt: skip
+from blutrain.device.cpu.storage import Storage
+from blutrain.device.cpu.syntax import call, expression, name, reads, text_of
+
+# Everything that a kernel keeps between barriers is on the C stack, up to this many bytes.
+STACK_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a kernel is compiled.
+
+    Attributes:
+        reverse: run the threads of a block from the last to the first.
+        poison: fill shared and carried float arrays with NaN before each block.
+        check_barriers: raise when only some threads of a block reach a barrier.
+        reassociate: let LLVM reorder floating-point sums (as `fastmath` does).
+    """
+
+    reverse: bool = False
+    poison: bool = False
+    check_barriers: bool = False
+    reassociate: bool = False
+
+
+class _Exchange(ast.NodeTransformer):
+    """Shuffles and votes as array reads, carried local arrays by thread."""
+
+    def __init__(self, carried_arrays: set[str], probe: bool) -> None:
+        self.carried_arrays, self.probe = carried_arrays, probe
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+        """`__read(own, there, kind)`."""
+        if not (isinstance(node.func, ast.Name) and node.func.id == "__read"):
+            return self.generic_visit(node)
+        own, there, kind = node.args
+        if not self.probe:
+            return self.visit(there)  # type: ignore[no-any-return]
+        text: str = kind.value  # type: ignore[attr-defined]
+        if text == "ballot_sync":
+            return expression("_uint32(0)")
+        return ast.Compare(own, [ast.NotEq()], [ast.Constant(0)]) if text.endswith("y_sync") or (
+            text == "all_sync"
+        ) else own
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+        """`q[i]` of a carried array is `q__t[_t, i]`."""
+        base = node.value
+        if self.probe or not (isinstance(base, ast.Name) and base.id in self.carried_arrays):
+            return self.generic_visit(node)
+        index = self.visit(node.slice)
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        whole = ast.Tuple([name("_t"), *parts], ast.Load())
+        return ast.Subscript(name(base.id + "__t"), whole, node.ctx)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+        """A carried array as a whole."""
+        if self.probe or node.id not in self.carried_arrays:
+            return node
+        return ast.Subscript(name(node.id + "__t"), name("_t"), node.ctx)
+
+
+class Emitter:
+    """Writes one program.
+
+    Attributes:
+        objects: what the text's free names mean, beside the program's own objects.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[str],
+        builder: Builder,
+        storage: Storage,
+        program: Program,
+        options: Options,
+    ) -> None:
+        self.parameters, self.tree, self.storage = parameters, builder.tree, storage
+        self.program, self.options = program, options
+        self.objects: dict[str, object] = {"_uint32": types.uint32, "_ballot": ballot}
+        self.lines: list[str] = []
+        self.probing = False
+        padded = -(-program.n_threads // WARP) * WARP
+        self.n_padded = padded
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def _statements(self, depth: int, body: Sequence[ast.stmt]) -> None:
+        for s in body:
+            for line in text_of(s).splitlines():
+                self._line(depth, line)
+
+    # The two programs ------------------------------------------------------------------------------
+
+    def probe(self) -> str:
+        """One thread's program, for type inference."""
+        self.lines, self.probing = [], True
+        places = "_t, _tx, _ty, _tz, _lane, _warp, _bx, _by, _bz, _gx, _gy, _gz"
+        self._line(0, f"def probe({', '.join([places, *self.parameters])}):")
+        for array, mem in {**self.program.shared, **self.program.local}.items():
+            self._allocate(array, tuple(max(1, n) for n in mem.shape), mem.dtype)
+        self._tree(1, self.tree)
+        self._line(1, "return")
+        return "\n".join(self.lines) + "\n"
+
+    def kernel(self, kinds: Sequence[types.Type], types_of: Mapping[str, types.Type]) -> str:
+        """The program that is compiled.
+
+        Args:
+            kinds: Numba types of the parameters.
+            types_of: Numba types of the carried variables.
+        """
+        self.lines, self.probing = [], False
+        self._line(0, "def kernel(_first, _last, _gx, _gy, _gz, _shared_bytes, _slots):")
+        slot = 0
+        for k, (parameter, kind) in enumerate(zip(self.parameters, kinds, strict=True)):
+            self.objects[f"_argument{k}"] = argument(kind, slot)
+            self._line(1, f"{parameter} = _argument{k}(_slots)")
+            slot += slot_count(kind)
+        floats = self._memory(types_of)
+        self._line(1, "for _b in range(_first, _last):")
+        self._line(2, "_bx = _b % _gx")
+        self._line(2, "_by = _b // _gx % _gy")
+        self._line(2, "_bz = _b // (_gx * _gy)")
+        if self.options.poison:
+            for array in floats:
+                self._line(2, f"{array}[...] = _nan")
+        self._tree(2, self.tree)
+        return "\n".join(self.lines) + "\n"
+
+    def _memory(self, types_of: Mapping[str, types.Type]) -> list[str]:
+        """Allocate every array of a block; gives the names of the float ones."""
+        program, n = self.program, self.program.n_threads
+        wanted: dict[str, Memory] = {}
+        for array, mem in program.shared.items():
+            if mem.shape != (0,):
+                wanted[array] = mem
+                continue
+            # All dynamic shared arrays are views of the same bytes, as in CUDA.
+            if "_dynamic" not in self.objects:
+                self.objects["_dynamic"] = dynamic_bytes
+                self._line(1, "_bytes = _dynamic(_shared_bytes)")
+            self.objects[f"_dynamic_{array}"] = dynamic_array(mem.dtype)
+            self._line(1, f"{array} = _dynamic_{array}(_bytes)")
+        for array, mem in program.local.items():
+            carried = array in self.storage.carried_arrays
+            key = array + "__t" if carried else array
+            wanted[key] = Memory((n, *mem.shape), mem.dtype) if carried else mem
+        for v in sorted(self.storage.carried):
+            wanted[v + "__t"] = Memory((self.n_padded,), types_of[v])
+        used = 0
+        for array, mem in wanted.items():
+            used += mem.nbytes
+            self._allocate(array, mem.shape, mem.dtype, heap=used > STACK_LIMIT)
+        return [array for array, mem in wanted.items() if isinstance(mem.dtype, types.Float)]
+
+    def _allocate(
+        self, array: str, shape: tuple[int, ...], dtype: types.Type, heap: bool = False
+    ) -> None:
+        if heap:
+            self.objects["_empty"] = _numpy_empty()
+            self.objects[f"_dtype_{array}"] = dtype
+            self._line(1, f"{array} = _empty({shape}, _dtype_{array})")
+        else:
+            self.objects[f"_stack_{array}"] = stack_array(shape, dtype)
+            self._line(1, f"{array} = _stack_{array}()")
+
+    # The tree ----------------------------------------------------------------------------------------
+
+    def _tree(self, depth: int, nodes: Sequence[Node]) -> None:
+        mark = len(self.lines)
+        for node in nodes:
+            if isinstance(node, Region):
+                self._region(depth, node)
+            elif isinstance(node, Once):
+                self._statements(depth, node.statements)
+            elif isinstance(node, Vote):
+                self._vote(depth, node)
+            elif isinstance(node, Check):
+                self._check(depth, node)
+            elif isinstance(node, UniformIf):
+                self._line(depth, f"if {text_of(node.test)}:")
+                self._tree(depth + 1, node.then)
+                if node.otherwise:
+                    self._line(depth, "else:")
+                    self._tree(depth + 1, node.otherwise)
+            elif isinstance(node, UniformLoop):
+                self._line(depth, text_of(node.head).splitlines()[0])
+                self._tree(depth + 1, node.body)
+            elif isinstance(node, MaskedLoop):
+                test = name(node.mask)
+                if not self.probing:
+                    test = self._over_block("any_set", node.mask)  # type: ignore[assignment]
+                self._line(depth, f"while {text_of(test)}:")
+                self._tree(depth + 1, node.body)
+        if len(self.lines) == mark:
+            self._line(depth, "pass")
+
+    def _over_block(self, function: str, operand: str) -> ast.expr:
+        from blutrain.device.cpu import intrinsics
+
+        self.objects[f"_{function}"] = getattr(intrinsics, function)
+        return call(f"_{function}", name(operand + "__t"), ast.Constant(self.program.n_threads))
+
+    def _vote(self, depth: int, node: Vote) -> None:
+        if self.probing:
+            self.objects["_int32"] = types.int32
+            self._line(depth, f"{node.target} = _int32({node.operand})")
+            return
+        function = {"count": "count_set", "or": "or_set", "and": "and_set"}[node.kind.split("_")[1]]
+        self._line(depth, f"{node.target} = {text_of(self._over_block(function, node.operand))}")
+
+    def _check(self, depth: int, node: Check) -> None:
+        if self.probing:
+            return
+        n = self.program.n_threads
+        group = n if node.kind == "syncthreads" else WARP
+        # Under a mask, threads that are off do not reach the barrier.
+        self._line(depth, f"for _w in range(0, {n}, {group}):")
+        self._line(depth + 1, f"for _t in range(_w, min(_w + {group}, {n})):")
+        self._line(depth + 2, f"if {node.mask}__t[_t] != {node.mask}__t[_w]:")
+        self._line(depth + 3, f"raise RuntimeError('only some threads reach a {node.kind}')")
+
+    # A region ----------------------------------------------------------------------------------------
+
+    def _region(self, depth: int, region: Region) -> None:
+        exchange = _Exchange(self.storage.carried_arrays, self.probing)
+        body: list[ast.stmt] = [exchange.visit(copy.deepcopy(s)) for s in region.statements]
+        if self.probing:
+            self._statements(depth, body)
+            return
+        use = self.storage.use[id(region)]
+        needed = self._recomputed(use.names, use.written)
+        mine = sorted(self.storage.carried & use.names)
+        loads = [v for v in mine if v in use.exposed or (v in use.written and v not in use.defined)]
+        stores = [v for v in mine if v in use.written]
+        values = {v: self.storage.recomputed[v] for v in self.storage.recomputed}
+        body, bound = ranges.clip(body, values, self.program, bool(loads or stores))
+        depth = self._threads(depth, bound, reads(body) | use.names | _all_reads(needed, values))
+        for v in needed:
+            self._line(depth, f"{v} = {text_of(values[v])}")
+        for v in loads:
+            self._line(depth, f"{v} = {v}__t[_t]")
+        self._statements(depth, body)
+        for v in stores:
+            self._line(depth, f"{v}__t[_t] = {v}")
+
+    def _recomputed(self, used: set[str], written: set[str]) -> list[str]:
+        """Variables to compute again at the head of a region."""
+        needed: set[str] = set()
+        pending = set(used)
+        while pending:
+            v = pending.pop()
+            if v in self.storage.recomputed and v not in needed and v not in written:
+                needed.add(v)
+                pending |= reads(self.storage.recomputed[v])
+        return [v for v in self.storage.recomputed if v in needed]
+
+    def _threads(self, depth: int, bound: ranges.Bound | None, used: set[str]) -> int:
+        """Write the loops over the threads; gives the depth of their body."""
+        program = self.program
+        bx, by, bz = program.block
+        limit = {bound.place: bound.limit} if bound else {}
+
+        def span(place: str, n: int) -> str:
+            if place in limit:
+                return f"range(min({n}, {limit[place]}))"
+            return f"range({n - 1}, -1, -1)" if self.options.reverse else f"range({n})"
+
+        if not program.is_flat:
+            for place, n in (("_tz", bz), ("_ty", by), ("_tx", bx)):
+                if n > 1 or place == "_tx":
+                    self._line(depth, f"for {place} in {span(place, n)}:")
+                    depth += 1
+            terms = "_tx" if by == 1 else f"_ty * {bx} + _tx"
+            terms = terms if bz == 1 else f"(_tz * {by} + {'0' if by == 1 else '_ty'}) * {bx} + _tx"
+            self._line(depth, f"_t = {terms}")
+            self._line(depth, "_lane = _t & 31")
+            self._line(depth, "_warp = _t >> 5")
+            return depth
+        by_warp = program.has_warp_loops and used & {"_lane", "_warp"}
+        if by_warp and "_t" not in limit:
+            self._line(depth, f"for _warp in {span('_warp', program.n_threads // WARP)}:")
+            self._line(depth + 1, f"for _lane in {span('_lane', WARP)}:")
+            self._line(depth + 2, f"_t = _warp * {WARP} + _lane")
+            return depth + 2
+        self._line(depth, f"for _t in {span('_t', bx)}:")
+        if used & {"_lane", "_warp"}:
+            self._line(depth + 1, "_lane = _t & 31")
+            self._line(depth + 1, "_warp = _t >> 5")
+        return depth + 1
+
+
+def _all_reads(needed: Sequence[str], values: Mapping[str, ast.expr]) -> set[str]:
+    return set().union(*(reads(values[v]) for v in needed)) if needed else set()
+
+
+def _numpy_empty() -> Callable[..., object]:
+    import numpy as np
+
+    return np.empty

@@ -1,0 +1,346 @@
+"""Operations that Python text cannot express, as LLVM code: arguments, stack arrays, atomics, bits.
+
+Each is a Numba intrinsic, written straight into the one function that a kernel becomes: a separate
+function would cost more to compile than all of its instructions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+# Arguments -----------------------------------------------------------------------------------------
+
+
+def slot_count(kind: types.Type) -> int:
+    """How many slots of eight bytes an argument takes (see `blutrain.device.arguments`)."""
+    ndim = getattr(kind, "ndim", None)
+    return 1 if ndim is None else 5 + 2 * ndim
+
+
+@functools.cache
+def argument(kind: types.Type, first: int) -> Any:
+    """A function of the buffer's address that gives the argument whose slots start at `first`."""
+
+    @intrinsic
+    def read(typing_context: Any, slots: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            def slot(k: int, llvm_type: Any) -> Any:
+                address = builder.add(values[0], _I64(8 * (first + k)))
+                return builder.load(builder.inttoptr(address, llvm_type.as_pointer()), align=8)
+
+            if not hasattr(kind, "ndim"):
+                stored = slot(0, context.get_data_type(kind))
+                return context.data_model_manager[kind].from_data(builder, stored)
+            view = context.make_helper(builder, kind)
+            view.meminfo = cgutils.get_null_value(view.meminfo.type)
+            view.parent = cgutils.get_null_value(view.parent.type)
+            view.nitems, view.itemsize = slot(2, _I64), slot(3, _I64)
+            view.data = slot(4, view.data.type)
+            extents = [slot(5 + k, _I64) for k in range(2 * kind.ndim)]
+            view.shape = cgutils.pack_array(builder, extents[: kind.ndim], ty=_I64)
+            view.strides = cgutils.pack_array(builder, extents[kind.ndim :], ty=_I64)
+            return view._getvalue()
+
+        return kind(slots), codegen
+
+    return read
+
+
+# Arrays on the stack ---------------------------------------------------------------------------------
+
+
+def _view(context: Any, builder: Any, kind: types.Array, data: Any, shape: list[Any]) -> Any:
+    """A C-ordered array struct over memory that nobody owns."""
+    itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    strides, step = [], _I64(itemsize)
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step = builder.mul(step, extent)
+    view = context.make_array(kind)(context, builder)
+    context.populate_array(
+        view,
+        data=builder.bitcast(data, view.data.type),
+        shape=shape,
+        strides=strides,
+        itemsize=_I64(itemsize),
+        meminfo=None,
+    )
+    return view._getvalue()
+
+
+@functools.cache
+def stack_array(shape: tuple[int, ...], dtype: types.Type) -> Any:
+    """A function that gives an uninitialised array on the C stack.
+
+    LLVM then knows that nothing else points into it. `cgutils.alloca_once` would also store zeros
+    as one aggregate value, over which LLVM spends seconds when the array is large.
+    """
+    kind = types.Array(dtype, len(shape), "C")
+
+    @intrinsic
+    def make(typing_context: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            element = context.get_data_type(dtype)
+            with builder.goto_entry_block():
+                memory = builder.alloca(ir.ArrayType(element, int(np.prod(shape))))
+            memory.align = 64
+            return _view(context, builder, kind, memory, [_I64(n) for n in shape])
+
+        return kind(), codegen
+
+    return make
+
+
+@functools.cache
+def dynamic_array(dtype: types.Type) -> Any:
+    """A function of the bytes of dynamic shared memory that gives them as an array of `dtype`."""
+    kind = types.Array(dtype, 1, "C")
+
+    @intrinsic
+    def make(typing_context: Any, memory: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            source = context.make_array(signature.args[0])(context, builder, values[0])
+            itemsize = context.get_abi_sizeof(context.get_data_type(dtype))
+            extent = builder.udiv(source.nitems, _I64(itemsize))
+            return _view(context, builder, kind, source.data, [extent])
+
+        return kind(memory), codegen
+
+    return make
+
+
+@intrinsic
+def _dynamic_bytes(typing_context: Any, n: Any) -> Any:
+    """`n` bytes on the C stack: dynamic shared memory."""
+    kind = types.Array(types.uint8, 1, "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        memory = builder.alloca(_I8, size=values[0])
+        memory.align = 64
+        return _view(context, builder, kind, memory, [values[0]])
+
+    return kind(types.int64), codegen
+
+
+dynamic_bytes = _dynamic_bytes
+
+# Atomics ---------------------------------------------------------------------------------------------
+# Blocks of a kernel that updates global memory atomically run one after another, and so do the
+# threads of a block: a plain load, operation and store is atomic then, and deterministic.
+
+
+def _element(context: Any, builder: Any, kinds: Any, values: Any) -> Any:
+    """Address of `array[index]`."""
+    array_type, index_type = kinds[:2]
+    is_tuple = isinstance(index_type, types.BaseTuple)
+    indices = cgutils.unpack_tuple(builder, values[1]) if is_tuple else [values[1]]
+    index_types = list(index_type) if is_tuple else [index_type]
+    indices = [
+        context.cast(builder, v, t, types.intp) for v, t in zip(indices, index_types, strict=True)
+    ]
+    view = context.make_array(array_type)(context, builder, values[0])
+    return cgutils.get_item_pointer(context, builder, array_type, view, indices, wraparound=True)
+
+
+def _atomic(name: str, update: Callable[[Any, types.Type, Any, Any], Any]) -> Any:
+    """`name(array, index, value)`: stores update(builder, dtype, old, value), returns old."""
+
+    def typed(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+        if not isinstance(array, types.Array):
+            return None
+        dtype = array.dtype
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            place = _element(context, builder, signature.args, values)
+            given = context.cast(builder, values[2], signature.args[2], dtype)
+            old = builder.load(place)
+            builder.store(update(builder, dtype, old, given), place)
+            return old
+
+        return dtype(array, index, value), codegen
+
+    typed.__name__ = typed.__qualname__ = f"_atomic_{name}"
+    return intrinsic(typed)
+
+
+def _by_kind(floating: str, signed: str, unsigned: str) -> Callable[[Any, types.Type, Any, Any], Any]:
+    """An update that is one LLVM instruction, chosen by the element type."""
+
+    def update(builder: Any, dtype: types.Type, old: Any, value: Any) -> Any:
+        if isinstance(dtype, types.Float):
+            return getattr(builder, floating)(old, value)
+        return getattr(builder, signed if dtype.signed else unsigned)(old, value)
+
+    return update
+
+
+def _extreme(order: str) -> Callable[[Any, types.Type, Any, Any], Any]:
+    """Keep the larger (">") or smaller ("<") value; a NaN never replaces a number."""
+
+    def update(builder: Any, dtype: types.Type, old: Any, value: Any) -> Any:
+        if isinstance(dtype, types.Float):
+            better = builder.fcmp_ordered(order, value, old)
+            old_is_nan = builder.fcmp_unordered("uno", old, old)
+            better = builder.or_(better, old_is_nan)
+        elif dtype.signed:
+            better = builder.icmp_signed(order, value, old)
+        else:
+            better = builder.icmp_unsigned(order, value, old)
+        return builder.select(better, value, old)
+
+    return update
+
+
+def _increment(builder: Any, dtype: types.Type, old: Any, limit: Any) -> Any:
+    wraps = builder.icmp_unsigned(">=", old, limit)
+    return builder.select(wraps, old.type(0), builder.add(old, old.type(1)))
+
+
+def _decrement(builder: Any, dtype: types.Type, old: Any, limit: Any) -> Any:
+    is_zero = builder.icmp_unsigned("==", old, old.type(0))
+    wraps = builder.or_(is_zero, builder.icmp_unsigned(">", old, limit))
+    return builder.select(wraps, limit, builder.sub(old, old.type(1)))
+
+
+@intrinsic
+def _atomic_cas(typing_context: Any, array: Any, index: Any, old: Any, value: Any) -> Any:
+    """Store `value` where `old` stands; gives what stood there."""
+    if not isinstance(array, types.Array):
+        return None
+    dtype = array.dtype
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place = _element(context, builder, signature.args, values)
+        expected = context.cast(builder, values[2], signature.args[2], dtype)
+        wanted = context.cast(builder, values[3], signature.args[3], dtype)
+        found = builder.load(place)
+        # Bits are compared, as the hardware does: a NaN equals itself.
+        bits = ir.IntType(dtype.bitwidth)
+        same = builder.icmp_unsigned(
+            "==", builder.bitcast(found, bits), builder.bitcast(expected, bits)
+        )
+        builder.store(builder.select(same, wanted, found), place)
+        return found
+
+    return dtype(array, index, old, value), codegen
+
+
+ATOMICS: dict[str, Any] = {
+    "add": _atomic("add", _by_kind("fadd", "add", "add")),
+    "sub": _atomic("sub", _by_kind("fsub", "sub", "sub")),
+    "max": _atomic("max", _extreme(">")),
+    "min": _atomic("min", _extreme("<")),
+    "nanmax": _atomic("nanmax", _extreme(">")),
+    "nanmin": _atomic("nanmin", _extreme("<")),
+    "and_": _atomic("and", _by_kind("", "and_", "and_")),
+    "or_": _atomic("or", _by_kind("", "or_", "or_")),
+    "xor": _atomic("xor", _by_kind("", "xor", "xor")),
+    "exch": _atomic("exch", lambda builder, dtype, old, value: value),
+    "inc": _atomic("inc", _increment),
+    "dec": _atomic("dec", _decrement),
+    "cas": _atomic_cas,
+    "compare_and_swap": _atomic_cas,
+}
+
+
+# Integers as bits --------------------------------------------------------------------------------------
+
+
+def _bits(name: str, result: Any, operation: Callable[[Any, Any, Any], Any]) -> Any:
+    """A function of an integer's bits."""
+
+    def typed(typing_context: Any, x: Any) -> Any:
+        if not isinstance(x, types.Integer):
+            return None
+
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            value = operation(builder, values[0], values[0].type)
+            returned = signature.return_type
+            if value.type.width > returned.bitwidth:
+                return builder.trunc(value, ir.IntType(returned.bitwidth))
+            if value.type.width < returned.bitwidth:
+                return builder.zext(value, ir.IntType(returned.bitwidth))
+            return value
+
+        return (result or x)(x), codegen
+
+    typed.__name__ = typed.__qualname__ = f"_{name}"
+    return intrinsic(typed)
+
+
+def _find_first_set(builder: Any, x: Any, llvm_type: Any) -> Any:
+    zeros = builder.cttz(x, ir.IntType(1)(0))
+    is_zero = builder.icmp_unsigned("==", x, llvm_type(0))
+    return builder.select(is_zero, llvm_type(0), builder.add(zeros, llvm_type(1)))
+
+
+popc = _bits("popc", types.int32, lambda builder, x, t: builder.ctpop(x))
+clz = _bits("clz", types.int32, lambda builder, x, t: builder.ctlz(x, ir.IntType(1)(0)))
+ffs = _bits("ffs", types.int32, _find_first_set)
+brev = _bits("brev", None, lambda builder, x, t: builder.bitreverse(x))
+
+
+# Votes -------------------------------------------------------------------------------------------------
+
+
+def _count(name: str, result: types.Type, finish: Callable[[Any, Any, Any], Any]) -> Any:
+    """A function of a bool array and a number n over whose first n elements it counts."""
+
+    def typed(typing_context: Any, flags: Any, n: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            view = context.make_array(signature.args[0])(context, builder, values[0])
+            total = cgutils.alloca_once_value(builder, _I64(0))
+            with cgutils.for_range(builder, values[1]) as loop:
+                flag = builder.load(builder.gep(view.data, [loop.index]))
+                flag = builder.zext(builder.icmp_unsigned("!=", flag, flag.type(0)), _I64)
+                builder.store(builder.add(builder.load(total), flag), total)
+            return finish(builder, builder.load(total), values[1])
+
+        return result(flags, types.int64), codegen
+
+    typed.__name__ = typed.__qualname__ = f"_{name}"
+    return intrinsic(typed)
+
+
+def _widened(test: Any, builder: Any) -> Any:
+    return builder.zext(test, _I32)
+
+
+count_set = _count("count_set", types.int32, lambda b, total, n: b.trunc(total, _I32))
+any_set = _count("any_set", types.boolean, lambda b, total, n: b.icmp_signed("!=", total, _I64(0)))
+or_set = _count(
+    "or_set", types.int32, lambda b, total, n: _widened(b.icmp_signed("!=", total, _I64(0)), b)
+)
+and_set = _count("and_set", types.int32, lambda b, total, n: _widened(b.icmp_signed("==", total, n), b))
+
+
+@intrinsic
+def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
+    """The flags of a warp as the bits of a uint32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, values[0])
+        first = builder.mul(values[1], _I64(32))
+        bits = cgutils.alloca_once_value(builder, _I32(0))
+        with cgutils.for_range(builder, _I64(32)) as loop:
+            flag = builder.load(builder.gep(view.data, [builder.add(first, loop.index)]))
+            flag = builder.zext(builder.icmp_unsigned("!=", flag, flag.type(0)), _I32)
+            bit = builder.shl(flag, builder.trunc(loop.index, _I32))
+            builder.store(builder.or_(builder.load(bits), bit), bits)
+        return builder.load(bits)
+
+    return types.uint32(flags, types.int64), codegen
+
+
+ballot = _ballot

@@ -1,0 +1,440 @@
+"""First pass: one flat list of plain statements in which every name is settled.
+
+Afterwards: globals are literals or names of `Program.objects`; `cuda.*` is gone (thread positions
+are names, barriers are `__barrier(kind)` statements, a shuffle or vote is `x = __collective(kind,
+operands...)` and nothing else); every device function is inlined; tuples are taken apart; a loop
+in which threads meet has no `break` or `continue`. Python's order of evaluation is kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from blutrain.device.cpu import vocabulary
+from blutrain.device.cpu.program import Program, memory
+from blutrain.device.cpu.returns import without_jumps, without_returns
+from blutrain.device.cpu.source import Source, is_device_function, literal
+from blutrain.device.cpu.syntax import (
+    LOOPS, assign, call, expression, loads_memory, meets, name, names, negation, reads, writes,
+)  # fmt: skip
+
+_PLAIN = (
+    ast.Expr, ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Break, ast.Continue,
+    ast.Assert, ast.Raise,
+)  # fmt: skip
+
+
+def normalise_kernel(source: Source, program: Program) -> tuple[list[str], list[ast.stmt]]:
+    """The parameters' names and the statements of a kernel."""
+    renames = _safe_names(source)
+    body = without_returns(source.body(), None, source, program)
+    scope = Normaliser(source, program, {k: name(v) for k, v in renames.items()})
+    statements = scope.statements(body)
+    for rebound in writes(statements) & (program.shared.keys() | program.local.keys()):
+        source.fail(None, f"array {rebound!r} is assigned twice; give each array its own name")
+    return [renames.get(p, p) for p in source.parameters], statements
+
+
+def _safe_names(source: Source) -> dict[str, str]:
+    """New names for a kernel's own that look like the compiler's."""
+    renames = {}
+    for local in sorted(source.locals):
+        if local.startswith("_"):
+            new = "u" + local
+            while new in source.locals:
+                new += "_"
+            renames[local] = new
+    return renames
+
+
+class Normaliser(ast.NodeTransformer):
+    """Rewrites the body of one function; device functions get a Normaliser of their own.
+
+    Attributes:
+        renames: what each local name becomes.
+        static: local names that stand for functions passed as arguments.
+        before: statements that must run before the expression being visited.
+        parts: for a variable that holds a returned tuple, the variables of its elements.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        program: Program,
+        renames: dict[str, ast.expr],
+        static: dict[str, Any] | None = None,
+        depth: int = 0,
+    ) -> None:
+        self.source, self.program, self.renames = source, program, renames
+        self.static, self.depth = static or {}, depth
+        self.before: list[ast.stmt] = []
+        self.parts: dict[str, list[str]] = {}
+
+    # Statements ----------------------------------------------------------------------------------
+
+    def statements(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """The normal form of consecutive statements."""
+        out: list[ast.stmt] = []
+        for s in body:
+            outer, self.before = self.before, []
+            made = self._statement(s)
+            out += self.before
+            self.before = outer
+            for m in made:
+                ast.copy_location(m, s)
+                loop = isinstance(m, LOOPS) and meets(m)
+                out += without_jumps(m, self.program) if loop else [m]
+        return out
+
+    def _block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return self.statements(body) or [ast.Pass()]
+
+    def _statement(self, s: ast.stmt) -> list[ast.stmt]:
+        if isinstance(s, ast.Pass):
+            return []
+        if isinstance(s, ast.AnnAssign) and s.value is not None:
+            s = ast.copy_location(ast.Assign([s.target], s.value), s)
+        if not isinstance(s, _PLAIN):
+            self.source.fail(s, f"a {type(s).__name__} statement cannot be in a kernel; rewrite it")
+        if isinstance(s, LOOPS) and s.orelse:
+            self.source.fail(s, "a loop's else cannot be in a kernel; set a flag instead")
+        if isinstance(s, ast.If):
+            test = self.visit(s.test)
+            return [ast.If(test, self._block(s.body), self.statements(s.orelse))]
+        if isinstance(s, ast.For):
+            iterable = self.visit(s.iter)
+            return [ast.For(self.visit(s.target), iterable, self._block(s.body), [])]
+        if isinstance(s, ast.While):
+            return self._while(s)
+        if isinstance(s, ast.Assign):
+            return self._assign(s)
+        if isinstance(s, ast.AugAssign):
+            return self._augmented(s)
+        if isinstance(s, ast.Expr):
+            value = self.visit(s.value)
+            idle = isinstance(value, ast.Constant | ast.Name | ast.Tuple)
+            return [] if idle else [ast.Expr(value)]
+        return [self.generic_visit(s)]  # type: ignore[list-item]
+
+    def _while(self, s: ast.While) -> list[ast.stmt]:
+        test = self.visit(s.test)
+        if not self.before:
+            return [ast.While(test, self._block(s.body), [])]
+        # The test needs statements: they go to the head of an endless loop.
+        head, self.before = self.before, []
+        leave: list[ast.stmt] = [ast.If(negation(test), [ast.Break()], [])]
+        return [ast.While(ast.Constant(True), head + leave + self.statements(s.body), [])]
+
+    def _assign(self, s: ast.Assign) -> list[ast.stmt]:
+        if isinstance(s.value, ast.Call):
+            kind = self.source.cuda_name(s.value.func)
+            if kind in ("shared.array", "local.array"):
+                return self._array(s, kind)
+        if len(s.targets) > 1:
+            held = self._hold(self.visit(s.value))
+            return list(itertools.chain(*(self._bind(t, held) for t in s.targets)))
+        value = self.visit(s.value)
+        if isinstance(s.targets[0], ast.Tuple) and isinstance(value, ast.Attribute):
+            n = len(s.targets[0].elts)
+            if value.attr in ("shape", "strides"):
+                elements = [ast.Subscript(value, ast.Constant(k), ast.Load()) for k in range(n)]
+                value = ast.Tuple(list(elements), ast.Load())
+        return self._bind(s.targets[0], value)
+
+    def _array(self, s: ast.Assign, kind: str) -> list[ast.stmt]:
+        target = self.visit(s.targets[0]) if len(s.targets) == 1 else None
+        if not isinstance(target, ast.Name):
+            self.source.fail(s, "a shared or local array must be assigned to one name")
+        place = self.program.shared if kind == "shared.array" else self.program.local
+        if target.id in place:
+            self.source.fail(s, f"array {target.id!r} is made twice; give each its own name")
+        place[target.id] = memory(self.source, s.value)
+        return []
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
+        """`target = value` for a visited value and a target not yet visited."""
+        if isinstance(target, ast.Tuple | ast.List):
+            if not isinstance(value, ast.Tuple):
+                visited = [self.visit(t) for t in target.elts]
+                return [ast.Assign([ast.Tuple(visited, ast.Store())], value)]
+            if len(value.elts) != len(target.elts):
+                self.source.fail(target, f"{len(target.elts)} names for {len(value.elts)} values")
+            values = list(value.elts)
+            visited = [self.visit(t) for t in target.elts]
+            # a, b = b, a: all values are taken before any is assigned.
+            if any(not isinstance(t, ast.Name) for t in visited) or names(visited) & reads(values):
+                values = [self._hold(v) for v in values]
+            return [ast.Assign([t], v) for t, v in zip(visited, values, strict=True)]
+        visited_target = self.visit(target)
+        if isinstance(value, ast.Tuple) and isinstance(visited_target, ast.Name):
+            if visited_target.id in self.parts or visited_target.id.startswith("_result"):
+                return self._bind_parts(visited_target.id, value)
+        return [ast.Assign([visited_target], value)]
+
+    def _bind_parts(self, variable: str, value: ast.Tuple) -> list[ast.stmt]:
+        """A tuple that is returned becomes one variable an element."""
+        parts = self.parts.setdefault(variable, [f"{variable}_{k}" for k in range(len(value.elts))])
+        return [assign(p, v) for p, v in zip(parts, value.elts, strict=True)]
+
+    def _augmented(self, s: ast.AugAssign) -> list[ast.stmt]:
+        mark = len(self.before)
+        value = self.visit(s.value)
+        if isinstance(s.target, ast.Name) or len(self.before) == mark:
+            return [ast.AugAssign(self.visit(s.target), s.op, value)]
+        # The value needs statements; Python reads the target before them.
+        late, self.before = self.before[mark:], self.before[:mark]
+        target = self.visit(s.target)
+        target.slice = self._hold(target.slice)
+        load = ast.Subscript(target.value, target.slice, ast.Load())
+        old = self._hold(load)
+        self.before += late
+        return [ast.Assign([target], ast.BinOp(old, s.op, value))]
+
+    # Expressions ---------------------------------------------------------------------------------
+
+    def _hold(self, value: ast.expr) -> ast.expr:
+        """Evaluate now into a fresh variable, unless it is a constant."""
+        if isinstance(value, ast.Constant):
+            return value
+        if isinstance(value, ast.Tuple):
+            return ast.Tuple([self._hold(e) for e in value.elts], ast.Load())
+        held = self.program.fresh("_h")
+        self.before.append(assign(held, value))
+        return name(held)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Visit operands from left to right.
+
+        When a later operand needs statements (an inlined function, which may store), an earlier one
+        that read memory is evaluated before them.
+        """
+        if not isinstance(node, ast.expr):
+            return super().generic_visit(node)
+        done: list[tuple[Any, Any, ast.expr]] = []
+        for field, value in ast.iter_fields(node):
+            many = value if isinstance(value, list) else [value]
+            for k, child in enumerate(many):
+                inner = child.value if isinstance(child, ast.keyword) else child
+                if not isinstance(inner, ast.expr):
+                    continue
+                mark = len(self.before)
+                new = self.visit(inner)
+                if len(self.before) > mark:
+                    self._settle(done, mark)
+                holder: Any = child if isinstance(child, ast.keyword) else node
+                where: Any = "value" if holder is child else field
+                if holder is node and isinstance(value, list):
+                    holder, where = value, k
+                _put(holder, where, new)
+                done.append((holder, where, new))
+        return node
+
+    def _settle(self, done: list[tuple[Any, Any, ast.expr]], mark: int) -> None:
+        late, self.before = self.before[mark:], self.before[:mark]
+        for k, (holder, where, value) in enumerate(done):
+            if loads_memory(value) and not isinstance(getattr(value, "ctx", None), ast.Store):
+                done[k] = (holder, where, self._hold(value))
+                _put(holder, where, done[k][2])
+        self.before += late
+
+    def _lazily(self, node: ast.expr) -> tuple[list[ast.stmt], ast.expr]:
+        """Visit what is evaluated only sometimes: its statements are kept apart."""
+        outer, self.before = self.before, []
+        value = self.visit(node)
+        mine, self.before = self.before, outer
+        return mine, value
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+        """`a and f(b)`: statements of f run only when a holds."""
+        first = self.visit(node.values[0])
+        rest = [self._lazily(v) for v in node.values[1:]]
+        if not any(before for before, _ in rest):
+            return ast.BoolOp(node.op, [first, *(v for _, v in rest)])
+        result = self.program.fresh("_h")
+        self.before.append(assign(result, call("bool", first)))
+        into = self.before
+        for before, value in rest:
+            go_on = name(result) if isinstance(node.op, ast.And) else negation(name(result))
+            body = [*before, assign(result, call("bool", value))]
+            into.append(ast.If(go_on, body, []))
+        return name(result)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+        """`f(a) if c else b`: becomes an if statement when a branch needs statements."""
+        test = self.visit(node.test)
+        before_then, then = self._lazily(node.body)
+        before_else, otherwise = self._lazily(node.orelse)
+        if not before_then and not before_else:
+            return ast.IfExp(test, then, otherwise)
+        result = self.program.fresh("_h")
+        then_body = [*before_then, assign(result, then)]
+        else_body = [*before_else, assign(result, otherwise)]
+        self.before.append(ast.If(test, then_body, else_body))
+        return name(result)
+
+    def resolve(self, node: ast.AST) -> Any:
+        """The Python object that an expression means at compile time, or None."""
+        if isinstance(node, ast.Name) and node.id in self.static:
+            return self.static[node.id]
+        return self.source.resolve(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+        """A local under its new name, or a global."""
+        if node.id in self.renames:
+            new = self.renames[node.id]
+            if not isinstance(new, ast.Name):
+                return new
+            parts = self.parts.get(new.id)
+            if parts and isinstance(node.ctx, ast.Load):
+                return ast.Tuple([name(p) for p in parts], ast.Load())
+            return ast.Name(new.id, node.ctx)
+        if node.id in self.source.locals:
+            return node
+        value = self.resolve(node)
+        known = value is not None or node.id in self.source.environment
+        return self._global(node, value, node.id) if known else node
+
+    def _global(self, node: ast.expr, value: Any, hint: str) -> ast.expr:
+        text = literal(value)
+        if text:
+            return expression(text)
+        if value is None:
+            return ast.Constant(None)
+        meaning = vocabulary.cpu_meaning(value)
+        if meaning is not None:
+            return name(self.program.name_of(meaning, vocabulary.name_of(meaning)))
+        if getattr(builtins, hint, None) is value:
+            return name(hint)
+        if isinstance(value, tuple):
+            return ast.Tuple([self._global(node, v, f"{hint}_{k}") for k, v in enumerate(value)],
+                             ast.Load())  # fmt: skip
+        return name(self.program.name_of(value, "g_" + hint))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """`cuda.threadIdx.x`, `math.pi`, `x.shape`."""
+        path = self.source.cuda_name(node)
+        if path:
+            made = vocabulary.position(path, self.program)
+            if made is not None:
+                return made
+        value = self.resolve(node)
+        if path and not path.startswith(("jit", "libdevice.")):
+            self.source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
+        if value is not None:
+            return self._global(node, value, node.attr)
+        visited: ast.expr = self.generic_visit(node)  # type: ignore[assignment]
+        return visited
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
+        """An element; that of a tuple known at compile time is taken at once."""
+        visited: ast.Subscript = self.generic_visit(node)  # type: ignore[assignment]
+        if isinstance(visited.value, ast.Tuple) and isinstance(visited.slice, ast.Constant):
+            return visited.value.elts[int(visited.slice.value)]  # type: ignore[arg-type]
+        return visited
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+        """`cuda.*` calls, device functions, and functions that Numba knows."""
+        path = self.source.cuda_name(node.func)
+        if path and not path.startswith("libdevice."):
+            return self._cuda_call(node, path)
+        function = self.resolve(node.func)
+        if is_device_function(function):
+            return self._inline(node, function)
+        two = len(node.args) == 2 and not node.keywords
+        if two and function in (min, max):
+            meaning = vocabulary.MINIMUM if function is min else vocabulary.MAXIMUM
+            node.func = name(self.program.name_of(meaning, vocabulary.name_of(meaning)))
+            node.args = self._arguments(node.args)
+            return node
+        visited: ast.expr = self.generic_visit(node)  # type: ignore[assignment]
+        return visited
+
+    def _arguments(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
+        packed: ast.Tuple = self.generic_visit(ast.Tuple(list(nodes), ast.Load()))  # type: ignore[assignment]
+        return packed.elts
+
+    def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
+        program, source = self.program, self.source
+        if path in ("grid", "gridsize"):
+            n = source.constant(node.args[0], f"the argument of cuda.{path}")
+            made = [vocabulary.grid(path, k, program) for k in range(n)]
+            return made[0] if n == 1 else ast.Tuple(made, ast.Load())
+        if path in ("syncthreads", "syncwarp"):
+            return call("__barrier", ast.Constant(path))
+        if path.startswith("threadfence") or path == "nanosleep":
+            return ast.Constant(None)
+        if path == "const.array_like":
+            return self._arguments(node.args)[0]
+        if path in vocabulary.COLLECTIVES:
+            operands = self._arguments(node.args)
+            # The mask is dropped: kernels may use full warps only.
+            first = 0 if path in vocabulary.BLOCK_VOTES else 1
+            result = program.fresh("_c")
+            collective = call("__collective", ast.Constant(path), *operands[first:])
+            self.before.append(assign(result, collective))
+            return name(result)
+        meaning = vocabulary.cuda_function(path)
+        if meaning is None:
+            source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
+        arguments = self._arguments(node.args)
+        if path.startswith("atomic."):
+            private = program.shared.keys() | program.local.keys()
+            if not (isinstance(arguments[0], ast.Name) and arguments[0].id in private):
+                program.has_global_atomics = True
+            if path == "atomic.compare_and_swap":
+                arguments.insert(1, ast.Constant(0))
+        return call(program.name_of(meaning, vocabulary.name_of(meaning)), *arguments)
+
+    # Device functions ----------------------------------------------------------------------------
+
+    def _inline(self, node: ast.Call, function: Any) -> ast.expr:
+        """Put a device function's statements before the expression that calls it."""
+        callee = Source(function)
+        if self.depth > 32:
+            self.source.fail(node, f"device function {callee.function.__name__} calls itself")
+        suffix = self.program.fresh("_")
+        renames: dict[str, ast.expr] = {
+            local: name(f"v{local}{suffix}" if local.startswith("_") else f"{local}{suffix}")
+            for local in callee.locals
+        }
+        static: dict[str, Any] = {}
+        assigned = writes(callee.node.body)
+        given = callee.bind(node)
+        passed = [self._function(a) for a in given]
+        plain = [a for a, f in zip(given, passed, strict=True) if f is None]
+        visited = iter(self._arguments(plain))
+        for parameter, f in zip(callee.parameters, passed, strict=True):
+            if f is not None:
+                static[parameter] = f
+                continue
+            value = next(visited)
+            simple = isinstance(value, ast.Name | ast.Constant | ast.Tuple)
+            if parameter not in assigned and simple and not loads_memory(value):
+                renames[parameter] = value
+            else:
+                target = renames[parameter]
+                assert isinstance(target, ast.Name)
+                self.before.append(assign(target.id, value))
+        result = self.program.fresh("_result")
+        renames[result] = name(result)
+        body = without_returns(callee.body(), result, callee, self.program)
+        inner = Normaliser(callee, self.program, renames, static, self.depth + 1)
+        self.before += inner.statements(body)
+        parts = inner.parts.get(result)
+        return ast.Tuple([name(p) for p in parts], ast.Load()) if parts else name(result)
+
+    def _function(self, node: ast.expr) -> Any:
+        """A device function that is passed as an argument, or None."""
+        value = self.resolve(node) if isinstance(node, ast.Name | ast.Attribute) else None
+        return value if is_device_function(value) else None
+
+
+def _put(holder: Any, where: Any, value: ast.expr) -> None:
+    if isinstance(holder, list):
+        holder[where] = value
+    else:
+        setattr(holder, where, value)

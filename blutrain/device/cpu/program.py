@@ -1,0 +1,100 @@
+"""What a kernel and the device functions inlined into it share while they are being compiled."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from blutrain.device.cpu.source import Source
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A shared or local array.
+
+    Attributes:
+        shape: extents; `(0,)` for dynamic shared memory.
+        dtype: Numba type of the elements.
+    """
+
+    shape: tuple[int, ...]
+    dtype: types.Type
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        itemsize = 1 if self.dtype is types.boolean else self.dtype.bitwidth // 8
+        return int(np.prod(self.shape, dtype=np.int64)) * itemsize
+
+
+@dataclass
+class Program:
+    """The state of one compilation.
+
+    Attributes:
+        block: threads of a block in x, y and z: a constant.
+        shared: arrays in shared memory, by name.
+        local: arrays in local memory, by name.
+        objects: Python objects that the program's free names mean.
+        has_global_atomics: whether blocks may update the same memory: they must then run in order.
+    """
+
+    block: tuple[int, int, int]
+    shared: dict[str, Memory] = field(default_factory=dict)
+    local: dict[str, Memory] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    has_global_atomics: bool = False
+    _counter: itertools.count[int] = field(default_factory=itertools.count)
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether blocks are one-dimensional."""
+        return self.block[1] == self.block[2] == 1
+
+    @property
+    def has_warp_loops(self) -> bool:
+        """Whether threads can be visited as warps of lanes: a flat block of whole warps."""
+        return self.is_flat and self.n_threads % WARP == 0
+
+    def fresh(self, prefix: str) -> str:
+        """A name that nothing else has."""
+        return f"{prefix}{next(self._counter)}"
+
+    def name_of(self, value: Any, hint: str) -> str:
+        """The name under which the program refers to a Python object."""
+        known = hint
+        while known in self.objects and self.objects[known] is not value:
+            known += "_"
+        self.objects[known] = value
+        return known
+
+
+def memory(source: Source, node: Any) -> Memory:
+    """The array that `cuda.shared.array(shape, dtype)` or `cuda.local.array` asks for."""
+    arguments = list(node.args)
+    for keyword in node.keywords:
+        if keyword.arg not in ("shape", "dtype"):
+            source.fail(node, f"{keyword.arg}= of a shared or local array is not supported; drop it")
+        arguments.insert(0 if keyword.arg == "shape" else 1, keyword.value)
+    if len(arguments) != 2:
+        source.fail(node, "an array needs a shape and a dtype; pass both")
+    shape = source.constant(arguments[0], "the shape of a shared or local array")
+    dtype = source.constant(arguments[1], "the dtype of a shared or local array")
+    if not isinstance(dtype, types.Type):
+        dtype = numba.from_dtype(np.dtype(dtype))
+    if not isinstance(dtype, types.Number | types.Boolean):
+        source.fail(node, f"the dtype of an array must be a number type, got {dtype}")
+    extents = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
+    return Memory(extents, dtype)

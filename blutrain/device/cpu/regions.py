@@ -1,0 +1,319 @@
+"""Cut a kernel into regions: stretches of statements in which threads do not meet.
+
+Within a region, the threads of a block may run one after another; so a kernel becomes a tree of
+regions (each a loop over the threads), of statements that run once for the block, and of the
+control flow around them. Where control flow differs between threads and they meet inside, every
+thread goes through it under a mask.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from blutrain.device.cpu import strips
+from blutrain.device.cpu.program import Program
+from blutrain.device.cpu.syntax import (
+    assign, call, conjunction, expression, loads_memory, meets, name, names, negation, statement,
+    stores_memory, substitute, writes,
+)  # fmt: skip
+from blutrain.device.cpu.uniformity import Uniformity
+from blutrain.device.cpu.vocabulary import BLOCK_VOTES, WARP_VOTES
+
+
+@dataclass(eq=False)
+class Region:
+    """Statements that every thread runs; `path` are the constructs around them, outermost first."""
+
+    statements: list[ast.stmt]
+    path: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Once:
+    """Statements that run once for the block."""
+
+    statements: list[ast.stmt]
+
+
+@dataclass(eq=False)
+class Vote:
+    """`target` = a block-wide vote over each thread's `operand`."""
+
+    target: str
+    operand: str
+    kind: str
+
+
+@dataclass(eq=False)
+class Check:
+    """An assertion that a barrier under a mask is reached by all threads or by none."""
+
+    mask: str
+    kind: str
+
+
+@dataclass(eq=False)
+class UniformIf:
+    """An if with a uniform test."""
+
+    test: ast.expr
+    then: list[Node]
+    otherwise: list[Node]
+
+
+@dataclass(eq=False)
+class UniformLoop:
+    """A for or while loop that all threads go through together; `head` has an empty body."""
+
+    head: ast.For | ast.While
+    body: list[Node]
+
+
+@dataclass(eq=False)
+class MaskedLoop:
+    """Repeat while the mask is set in any thread."""
+
+    mask: str
+    body: list[Node]
+
+
+Node = Region | Once | Vote | Check | UniformIf | UniformLoop | MaskedLoop
+
+
+def children(node: Node) -> list[list[Node]]:
+    """The sequences of nodes inside a node."""
+    if isinstance(node, UniformIf):
+        return [node.then, node.otherwise]
+    return [node.body] if isinstance(node, UniformLoop | MaskedLoop) else []
+
+
+def regions(tree: Sequence[Node]) -> Iterator[Region]:
+    """Every region, in the order of the program."""
+    for node in tree:
+        if isinstance(node, Region):
+            yield node
+        for inner in children(node):
+            yield from regions(inner)
+
+
+@dataclass
+class _Sequence:
+    """Nodes being collected, and statements not yet in one."""
+
+    path: tuple[int, ...]
+    nodes: list[Node] = field(default_factory=list)
+    threads: list[ast.stmt] = field(default_factory=list)
+    block: list[ast.stmt] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Finish the region at the end, with the block's statements before it."""
+        if self.block:
+            self.nodes.append(Once(self.block))
+            self.block = []
+        if self.threads:
+            self.nodes.append(Region(self.threads, self.path))
+            self.threads = []
+
+    def add(self, s: ast.stmt, mask: str | None) -> None:
+        """Append a statement for each thread in whom the mask is set."""
+        if mask is None:
+            self.threads.append(s)
+            return
+        last = self.threads[-1] if self.threads else None
+        same = isinstance(last, ast.If) and isinstance(last.test, ast.Name) and not last.orelse
+        if same and last.test.id == mask:  # type: ignore[union-attr]
+            last.body.append(s)  # type: ignore[union-attr]
+        else:
+            self.threads.append(ast.If(name(mask), [s], []))
+
+
+class Builder:
+    """Makes the tree of one kernel.
+
+    Attributes:
+        tree: the result.
+        exchanged: variables that other threads read, which must live in an array.
+    """
+
+    def __init__(
+        self, body: Sequence[ast.stmt], uniform: Uniformity, program: Program, check: bool
+    ) -> None:
+        self.uniform, self.program, self.check = uniform, program, check
+        self.exchanged: set[str] = set()
+        self.definitions = strips.definitions(body)
+        self.tree = self._sequence(body, None, ())
+
+    def _sequence(
+        self, body: Sequence[ast.stmt], mask: str | None, path: tuple[int, ...]
+    ) -> list[Node]:
+        out = _Sequence(path)
+        for s in body:
+            self._statement(s, mask, out)
+        out.close()
+        return out.nodes
+
+    def _statement(self, s: ast.stmt, mask: str | None, out: _Sequence) -> None:
+        if not meets(s):
+            self._apart(s, mask, out)
+        elif isinstance(s, ast.Expr):
+            self._barrier(s, mask, out)
+        elif isinstance(s, ast.Assign):
+            self._collective(s, mask, out)
+        elif isinstance(s, ast.If | ast.For | ast.While):
+            if self.uniform.of_construct(s):
+                self._uniform_construct(s, mask, out)
+            elif isinstance(s, ast.If):
+                self._masked_if(s, mask, out)
+            else:
+                self._masked_loop(s, mask, out)
+
+    def _apart(self, s: ast.stmt, mask: str | None, out: _Sequence) -> None:
+        """A statement in which threads do not meet."""
+        written = writes(s)
+        if written and not written & self.uniform.varying and self.uniform.of_statement(s):
+            # It runs before the region that is being collected, so nothing there may depend on it.
+            depends = any(written & names(t) for t in out.threads)
+            if depends or (loads_memory(s) and stores_memory(out.threads)):
+                out.close()
+            out.block.append(s)
+            return
+        strip = strips.strip_of(s, self.definitions, self.uniform, self.program)
+        if strip is None:
+            out.add(s, mask)
+            return
+        # A loop with a stride over threads turns inside out: see strips.py.
+        out.close()
+        inner = _Sequence((*out.path, id(s)))
+        for t in strip.body:
+            inner.add(t, mask)
+        inner.close()
+        out.nodes.append(UniformLoop(strip.head, inner.nodes))
+        for t in strip.after:
+            out.add(t, mask)
+
+    def _barrier(self, s: ast.Expr, mask: str | None, out: _Sequence) -> None:
+        out.close()
+        if self.check and mask:
+            self.exchanged.add(mask)
+            kind: str = s.value.args[0].value  # type: ignore[attr-defined]
+            out.nodes.append(Check(mask, kind))
+
+    def _uniform_construct(
+        self, s: ast.If | ast.For | ast.While, mask: str | None, out: _Sequence
+    ) -> None:
+        out.close()
+        inside = (*out.path, id(s))
+        if isinstance(s, ast.If):
+            then = self._sequence(s.body, mask, inside)
+            otherwise = self._sequence(s.orelse, mask, (*out.path, -id(s)))
+            out.nodes.append(UniformIf(s.test, then, otherwise))
+            return
+        head: ast.For | ast.While
+        if isinstance(s, ast.For):
+            head = ast.For(s.target, s.iter, [], [], lineno=0)
+        else:
+            head = ast.While(s.test, [], [])
+        out.nodes.append(UniformLoop(head, self._sequence(s.body, mask, inside)))
+
+    def _masked_if(self, s: ast.If, mask: str | None, out: _Sequence) -> None:
+        outer = name(mask) if mask else None
+        then = self.program.fresh("_mask")
+        otherwise = self.program.fresh("_mask") if s.orelse else ""
+        out.threads.append(assign(then, call("bool", conjunction(outer, s.test))))
+        if s.orelse:
+            out.threads.append(assign(otherwise, conjunction(outer, negation(name(then)))))
+        for branch, m in ((s.body, then), (s.orelse, otherwise)):
+            for t in branch:
+                self._statement(t, m, out)
+
+    def _masked_loop(self, s: ast.For | ast.While, mask: str | None, out: _Sequence) -> None:
+        outer = name(mask) if mask else None
+        m = self.program.fresh("_mask")
+        self.exchanged.add(m)
+        before: list[ast.stmt] = []
+        after: list[ast.stmt] = []
+        if isinstance(s, ast.While):
+            test = s.test
+        else:
+            before, test, after = self._counted(s, mask, out)
+        out.threads.append(assign(m, call("bool", conjunction(outer, test))))
+        out.close()
+        inner = _Sequence((*out.path, id(s)))
+        for t in before:
+            inner.add(t, m)
+        for t in s.body:
+            self._statement(t, m, inner)
+        for t in after:
+            inner.add(t, m)
+        inner.threads.append(assign(m, call("bool", conjunction(name(m), test))))
+        inner.close()
+        out.nodes.append(MaskedLoop(m, inner.nodes))
+
+    def _counted(
+        self, s: ast.For, mask: str | None, out: _Sequence
+    ) -> tuple[list[ast.stmt], ast.expr, list[ast.stmt]]:
+        """A for loop over a range as a while loop: what comes first in it, test, what comes last."""
+        assert isinstance(s.iter, ast.Call)
+        arguments = s.iter.args
+        start, stop, step = strips.range_arguments(arguments)
+        i, end, by = (self.program.fresh(p) for p in ("_at", "_end", "_by"))
+        for variable, value in ((i, start), (end, stop), (by, step)):
+            out.add(assign(variable, value), mask)
+        test = expression(f"({i} < {end} if {by} > 0 else {i} > {end})")
+        if isinstance(step, ast.Constant):
+            test = expression(f"{i} < {end}" if step.value > 0 else f"{i} > {end}")  # type: ignore[operator]
+        take = ast.Assign([s.target], name(i), lineno=0)
+        return [take], test, [statement(f"{i} += {by}")]
+
+    def _collective(self, s: ast.Assign, mask: str | None, out: _Sequence) -> None:
+        """A vote or a shuffle: every thread's operand goes to an array, then is read from it."""
+        assert isinstance(s.value, ast.Call) and isinstance(s.targets[0], ast.Name)
+        kind: str = s.value.args[0].value  # type: ignore[attr-defined]
+        operands = s.value.args[1:]
+        target, x = s.targets[0].id, self.program.fresh("_x")
+        self.exchanged.add(x)
+        if kind in WARP_VOTES or kind in BLOCK_VOTES:
+            if mask:
+                absent = {**WARP_VOTES, **BLOCK_VOTES}[kind]
+                out.threads.append(assign(x, ast.Constant(absent)))
+            out.add(assign(x, call("bool", operands[0])), mask)
+        else:
+            out.add(assign(x, operands[0]), mask)
+        out.close()
+        if kind in BLOCK_VOTES:
+            vote = self.program.fresh("_vote")
+            out.nodes.append(Vote(vote, x, kind))
+            result = assign(target, name(vote))
+            if target in self.uniform.varying:
+                out.add(result, mask)
+            else:
+                out.block.append(result)
+            return
+        there = warp_vote(kind, x) if kind in WARP_VOTES else shuffle(kind, x, operands[1])
+        out.add(assign(target, call("__read", name(x), there, ast.Constant(kind))), mask)
+
+
+def warp_vote(kind: str, x: str) -> ast.expr:
+    """The result of a vote over the warp's elements of array `x__t`."""
+    ballot = call("_ballot", name(x + "__t"), expression("_t >> 5"))
+    if kind == "ballot_sync":
+        return ballot
+    if kind == "any_sync":
+        return ast.Compare(ballot, [ast.NotEq()], [ast.Constant(0)])
+    return ast.Compare(ballot, [ast.Eq()], [ast.Constant(0xFFFFFFFF)])
+
+
+_SOURCE_THREAD = {
+    "shfl_sync": "(_t & -32) | (_k & 31)",
+    "shfl_xor_sync": "(_t & -32) | ((_lane ^ _k) & 31)",
+    "shfl_down_sync": "_t + _k if _lane + _k < 32 else _t",
+    "shfl_up_sync": "_t - _k if _lane >= _k else _t",
+}
+
+
+def shuffle(kind: str, x: str, k: ast.expr) -> ast.expr:
+    """The element of array `x__t` that a shuffle gives to a thread."""
+    thread = substitute(expression(_SOURCE_THREAD[kind]), {"_k": k})
+    return ast.Subscript(name(x + "__t"), thread, ast.Load())

@@ -1,0 +1,85 @@
+"""Run a kernel on NumPy arrays, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.np.numpy_support import from_dtype
+
+from blutrain.device import arguments as packing
+from blutrain.device.cpu.compile import compile_kernel
+from blutrain.device.cpu.emit import Options
+from blutrain.errors import DTypeError, KernelError, message
+
+MAX_THREADS = 1024
+MAX_SHARED = 227 << 10
+
+
+def run(
+    kernel: Any,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    *arguments: Any,
+    shared: int = 0,
+    options: Options | None = None,
+) -> None:
+    """Run a `@cuda.jit` kernel on the CPU and wait for it.
+
+    Args:
+        kernel: the kernel.
+        grid: blocks, up to three extents.
+        block: threads of a block, up to three extents.
+        arguments: NumPy arrays, which the kernel reads and writes in place, and scalars: Python's
+            int, float and bool are int64, float32 and boolean, a NumPy scalar keeps its type.
+        shared: bytes of dynamic shared memory.
+        options: how to compile.
+
+    Raises:
+        KernelError: the kernel, the grid or the block cannot run, or the kernel raised.
+        DTypeError: an argument is of a type that no kernel takes.
+    """
+    where = f"kernel {getattr(kernel, '__name__', kernel)}"
+    grid3, block3 = _extents(where, "grid", grid), _extents(where, "block", block)
+    if block3[0] * block3[1] * block3[2] > MAX_THREADS:
+        raise KernelError(
+            message(where, f"a block has at most {MAX_THREADS} threads", block3, "use more blocks")
+        )
+    if not 0 <= shared <= MAX_SHARED:
+        raise KernelError(message(where, f"shared must be from 0 to {MAX_SHARED} bytes", shared))
+    kinds: list[types.Type] = []
+    slots: list[np.ndarray[Any, Any]] = []
+    for a in arguments:
+        kind, packed = _pack(where, a)
+        kinds.append(kind)
+        slots.append(packed)
+    buffer = np.concatenate(slots) if slots else np.zeros(1, np.int64)
+    compiled = compile_kernel(kernel, block3, kinds, options)
+    compiled.run(grid3, shared, buffer.ctypes.data)
+
+
+def _extents(where: str, what: str, value: int | tuple[int, ...]) -> tuple[int, int, int]:
+    extents = tuple(int(v) for v in value) if isinstance(value, tuple) else (int(value),)
+    if not 1 <= len(extents) <= 3 or min(extents) < 1:
+        raise KernelError(message(where, f"{what} must be 1 to 3 extents of at least 1", value))
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
+    """The Numba type of an argument and its slots."""
+    if isinstance(argument, np.ndarray):
+        layout = "C" if argument.flags.c_contiguous else "A"
+        kind = types.Array(from_dtype(argument.dtype), argument.ndim, layout)
+        fields = [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
+        return kind, np.array([*fields, *argument.shape, *argument.strides], np.int64)
+    if type(argument) in packing._SCALARS:
+        key = packing.type_of(argument, where)
+        packed = packing.slots([key]).pack(argument)
+        return packing.numba_type(key), np.frombuffer(packed, np.int64)
+    raise DTypeError(
+        message(where, "an argument must be a NumPy array or a scalar", type(argument).__name__)
+    )
+
+

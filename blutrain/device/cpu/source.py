@@ -1,0 +1,149 @@
+"""From a Python function to its syntax tree, and from a name in it to the object that it means.
+
+A kernel is compiled from its source, so the source must be at hand. Globals and closure variables
+are looked up once, when the kernel is compiled, exactly as Numba does: they are constants.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import inspect
+import math
+import textwrap
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn
+
+from blutrain.device.cpu.syntax import writes
+from blutrain.errors import KernelError, message
+
+_MISSING = object()
+
+
+def python_function(kernel: Any) -> FunctionType:
+    """The Python function behind a kernel, whatever its decorators."""
+    function = inspect.unwrap(getattr(kernel, "py_func", kernel))
+    if not isinstance(function, FunctionType):
+        raise KernelError(
+            message(
+                "cpu", "a kernel must be a @cuda.jit function", type(kernel).__name__,
+                "decorate a Python function with numba's @cuda.jit",
+            )
+        )  # fmt: skip
+    return function
+
+
+def is_device_function(value: Any) -> bool:
+    """Whether `value` is a function made by `@cuda.jit`, which a kernel may call."""
+    return hasattr(value, "py_func") and ".cuda" in type(value).__module__
+
+
+class Source:
+    """A function's syntax, with what its free names mean.
+
+    Attributes:
+        function: the Python function.
+        node: its parsed definition, not to be modified.
+        parameters: names of its parameters.
+        locals: names that are parameters or assigned somewhere in the body.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.function = function = python_function(kernel)
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError):
+            raise KernelError(
+                message(
+                    f"kernel {function.__name__}", "its source text must be available", None,
+                    "define it in a file (or in a notebook cell), not through exec or a REPL",
+                )
+            ) from None  # fmt: skip
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        found = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+        self.first_line = first
+        if found is None:
+            self.fail(None, "a kernel must be written with def, got a lambda")
+        self.node = found
+        self.parameters = [a.arg for a in found.args.posonlyargs + found.args.args]
+        if found.args.vararg or found.args.kwarg or found.args.kwonlyargs:
+            self.fail(found, "a kernel takes positional parameters only; name each of them")
+        self.locals = frozenset(self.parameters) | writes(found.body)
+        self.environment: dict[str, Any] = dict(function.__globals__)
+        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self.environment[free] = cell.cell_contents
+
+    def fail(self, node: ast.AST | None, wrong: str) -> NoReturn:
+        """Raise a KernelError that names the kernel and the line.
+
+        Args:
+            node: where in the source.
+            wrong: what is wrong and, after a semicolon, what to do.
+        """
+        line = self.first_line + getattr(node, "lineno", 1) - 1
+        code = self.function.__code__
+        raise KernelError(f"kernel {self.function.__name__} ({code.co_filename}:{line}): {wrong}")
+
+    def body(self) -> list[ast.stmt]:
+        """A fresh copy of the statements."""
+        return copy.deepcopy(self.node.body)
+
+    def bind(self, node: ast.Call) -> list[ast.expr]:
+        """The arguments of a call of this function, in the order of its parameters."""
+        given: dict[str, ast.expr] = dict(zip(self.parameters, node.args, strict=False))
+        given.update({k.arg: k.value for k in node.keywords if k.arg})
+        defaults = self.function.__defaults__ or ()
+        for parameter, value in zip(self.parameters[::-1], defaults[::-1], strict=False):
+            given.setdefault(parameter, ast.Constant(value))
+        if set(given) != set(self.parameters) or len(node.args) > len(self.parameters):
+            self.fail(None, f"takes ({', '.join(self.parameters)}), got {ast.unparse(node)}")
+        return [given[p] for p in self.parameters]
+
+    def resolve(self, node: ast.AST) -> Any:
+        """The object that a free name or a dotted name means; None when it has none."""
+        if isinstance(node, ast.Name):
+            if node.id in self.locals:
+                return None
+            return self.environment.get(node.id, getattr(builtins, node.id, None))
+        if isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            return None if base is None else getattr(base, node.attr, None)
+        return None
+
+    def cuda_name(self, node: ast.AST) -> str:
+        """"threadIdx.x" for `cuda.threadIdx.x`; "" for what does not come from `numba.cuda`."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id in self.locals:
+            return ""
+        value = self.environment.get(node.id)
+        if isinstance(value, ModuleType):
+            path = value.__name__
+            return ".".join(parts) if path == "numba.cuda" or path.endswith(".cuda") else ""
+        # `from numba.cuda import threadIdx, atomic`: stubs carry their name.
+        stub = getattr(value, "__module__", "") or ""
+        if stub.startswith("numba.cuda") and "stubs" in stub and isinstance(value, type):
+            return ".".join([value.__name__.strip("_"), *parts])
+        return ""
+
+    def constant(self, node: ast.AST, what: str) -> Any:
+        """The value of an expression of literals, globals and closure variables."""
+        try:
+            expression = ast.Expression(ast.fix_missing_locations(copy.deepcopy(node)))  # type: ignore[arg-type]
+            if any(isinstance(n, ast.Name) and n.id in self.locals for n in ast.walk(node)):
+                raise NameError
+            return eval(compile(expression, "<constant>", "eval"), self.environment)
+        except NameError:
+            self.fail(node, f"{what} must be a constant, got {ast.unparse(node)}; use a global")
+
+
+def literal(value: Any) -> str:
+    """Source text of a bool, int or float; "" for anything else."""
+    if type(value) not in (bool, int, float):
+        return ""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "_nan" if value != value else ("_inf" if value > 0 else "(-_inf)")
+    return repr(value)

@@ -1,0 +1,95 @@
+"""What each name of `numba.cuda` and `math` means on the CPU."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+from blutrain.device.cpu import intrinsics
+from blutrain.device.cpu import math as cpu_math
+from blutrain.device.cpu.program import WARP, Program
+from blutrain.device.cpu.syntax import expression
+
+# A vote's value for lanes that are masked off: such lanes do not count.
+WARP_VOTES = {"ballot_sync": False, "any_sync": False, "all_sync": True}
+BLOCK_VOTES = {"syncthreads_count": False, "syncthreads_or": False, "syncthreads_and": True}
+SHUFFLES = ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")
+COLLECTIVES = frozenset({*WARP_VOTES, *BLOCK_VOTES, *SHUFFLES})
+
+MINIMUM, MAXIMUM = cpu_math.minimum, cpu_math.maximum
+
+_FUNCTIONS: dict[str, Any] = {
+    "fma": cpu_math.fma,
+    "popc": intrinsics.popc,
+    "clz": intrinsics.clz,
+    "brev": intrinsics.brev,
+    "ffs": intrinsics.ffs,
+    "selp": cpu_math.select,
+    "cbrt": cpu_math.cbrt,
+    **{f"atomic.{name}": function for name, function in intrinsics.ATOMICS.items()},
+}
+
+
+def cuda_function(path: str) -> Any:
+    """The function for `cuda.<path>`, or None."""
+    return _FUNCTIONS.get(path)
+
+
+def name_of(meaning: Any) -> str:
+    """The name under which a program refers to one of this package's functions."""
+    return "_" + str(meaning._name).strip("_")
+
+
+_MATH: dict[Any, Any] = {
+    getattr(math, name): meaning for name, meaning in cpu_math.MATH.items() if hasattr(math, name)
+}
+
+
+def cpu_meaning(value: Any) -> Any:
+    """The function that stands for one of `math` or of CUDA's libdevice, or None."""
+    try:
+        found = _MATH.get(value)
+    except TypeError:  # not hashable, so no function
+        return None
+    if found is None and getattr(value, "__module__", "") == "numba.cuda.libdevice":
+        return cpu_math.LIBDEVICE.get(value.__name__)
+    return found
+
+
+def position(path: str, program: Program) -> ast.expr | None:
+    """`threadIdx.x` and its kind as an expression of the compiler's names, or None."""
+    root, _, axis = path.partition(".")
+    if path == "laneid":
+        return expression("_lane")
+    if path == "warpsize":
+        return ast.Constant(WARP)
+    if axis not in ("x", "y", "z") or len(axis) != 1:
+        return None
+    k = "xyz".index(axis)
+    if root == "blockDim":
+        return ast.Constant(program.block[k])
+    if root == "blockIdx":
+        return expression("_b" + axis)
+    if root == "gridDim":
+        return expression("_g" + axis)
+    if root == "threadIdx":
+        return thread(k, program)
+    return None
+
+
+def thread(k: int, program: Program) -> ast.expr:
+    """The index of a thread along an axis."""
+    if program.block[k] == 1:
+        return ast.Constant(0)
+    return expression("_t" if program.is_flat else "_t" + "xyz"[k])
+
+
+def grid(path: str, k: int, program: Program) -> ast.expr:
+    """`cuda.grid` or `cuda.gridsize` along an axis."""
+    axis, extent = "xyz"[k], program.block[k]
+    if path == "gridsize":
+        return expression(f"_g{axis} * {extent}")
+    if extent == 1:
+        return expression(f"_b{axis}")
+    return expression(f"_b{axis} * {extent} + {ast.unparse(thread(k, program))}")
