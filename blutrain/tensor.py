@@ -97,11 +97,13 @@ class Tensor:
         grad: the accumulated gradient of a leaf, or None.
         node: the tape's node that made this tensor, or None for a leaf.
         output_index: which output of that node it is.
+        is_contiguous: whether the elements lie row-major without gaps.
+        is_view: whether it was taken from another tensor, whose memory it shares.
     """
 
     __slots__ = (
-        "__weakref__", "_hooks", "_retains_grad", "dtype", "grad", "is_contiguous", "node",
-        "offset", "output_index", "requires_grad", "shape", "size", "storage", "strides",
+        "__weakref__", "_hooks", "dtype", "grad", "is_contiguous", "is_view", "node", "offset",
+        "output_index", "requires_grad", "shape", "size", "storage", "strides",
     )  # fmt: skip
 
     # Set by blutrain.autograd: (base, view, how to carry a gradient back) is told to the tape.
@@ -135,7 +137,7 @@ class Tensor:
         self.node: Any = None
         self.output_index = 0
         self._hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
-        self._retains_grad = False
+        self.is_view = False
 
     # ------------------------------------------------------------------ facts
     @property
@@ -303,9 +305,7 @@ class Tensor:
     # ------------------------------------------------------------------ views
     def _view(self, shape: Shape, strides: Shape | None, offset: int, back: Any) -> Tensor:
         out = Tensor(self.storage, shape, strides, offset, self.dtype)
-        if self.requires_grad and Tensor._view_hook is not None:
-            return Tensor._view_hook(self, out, back)
-        return out
+        return out if Tensor._view_hook is None else Tensor._view_hook(self, out, back)
 
     def detach(self) -> Tensor:
         """The same memory without a place on the tape."""
@@ -529,7 +529,7 @@ def indexed(shape: Shape, strides: Shape, offset: int, key: Any) -> tuple[Shape,
 
 
 # ------------------------------------------------------------------------ making
-def as_shape(where: str, shape: Any) -> Shape:
+def as_extents(where: str, shape: Any) -> Shape:
     """A shape from an int or a sequence of ints.
 
     Raises:
@@ -543,7 +543,7 @@ def as_shape(where: str, shape: Any) -> Shape:
 
 def empty(shape: Any, dtype: Any = dtypes.float32) -> Tensor:
     """A tensor whose elements have not been written yet."""
-    shape, dtype = as_shape("empty", shape), as_dtype(dtype)
+    shape, dtype = as_extents("empty", shape), as_dtype(dtype)
     return Tensor(Storage(math.prod(shape) * dtype.itemsize), shape, None, 0, dtype)
 
 

@@ -162,13 +162,11 @@ class _Walk:
         edges = node.edges
         if not self.retain_graph:
             node.release()
-        results = list(results)
-        for k, edge in enumerate(edges):
-            # Let go of each result as it is passed on: the receiver may then keep its memory.
-            gradient, results[k] = results[k], None
-            if edge is not None:
-                self.deliver(edge, gradient)
-            del gradient
+        left = list(results)
+        del results
+        for edge in reversed(edges):
+            # Each result is handed over, not lent: a leaf may then keep its memory.
+            self.deliver(edge, left.pop())
 
     def _backward(self, node: Node, gradients: list[Tensor | None]) -> Sequence[Tensor | None]:
         for index, (g, (shape, dtype)) in enumerate(zip(gradients, node.outputs)):

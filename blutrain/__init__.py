@@ -1,0 +1,60 @@
+"""blutrain: a deep-learning training framework whose every operation is a kernel you can read.
+
+    import blutrain as bt
+
+Tensors live on the target (a CUDA GPU, or the processor), operations on them are Numba `@cuda.jit`
+kernels recorded on a tape, and `loss.backward()` runs the tape in reverse.
+"""
+
+from blutrain import autograd, device, memory, random
+from blutrain.autograd import (
+    checkpoint,
+    detect_anomaly,
+    enable_grad,
+    grad,
+    gradcheck,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from blutrain.device import TARGET, launch, synchronize
+from blutrain.dtypes import (
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote,
+    uint8,
+    uint16,
+)
+from blutrain.errors import (
+    AutogradError,
+    BlutrainError,
+    CheckpointError,
+    DataError,
+    DeviceError,
+    DTypeError,
+    KernelError,
+    OutOfMemoryError,
+    ShapeError,
+)
+from blutrain.ops import *  # noqa: F403  (the functional API; ops.__all__ lists it)
+from blutrain.random import manual_seed
+from blutrain.tensor import Tensor
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "TARGET", "AutogradError", "BlutrainError", "CheckpointError", "DType", "DTypeError", "DataError",
+    "DeviceError", "KernelError", "OutOfMemoryError", "ShapeError", "Tensor", "autograd", "bfloat16",
+    "bool_", "checkpoint", "detect_anomaly", "device", "enable_grad", "float16", "float32", "float64",
+    "grad", "gradcheck", "int8", "int16", "int32", "int64", "is_grad_enabled", "launch",
+    "manual_seed", "memory", "no_grad", "promote", "random", "set_grad_enabled", "synchronize",
+    "uint8", "uint16",
+]  # fmt: skip
