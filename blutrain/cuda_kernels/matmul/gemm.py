@@ -1,0 +1,355 @@
+"""The kernel behind every matrix product: out = a b (+ bias), batched, any strides.
+
+    out[i, j, m, n] = sum_k a[i, j, m, k] b[i, j, k, n] + bias[n]
+
+    a (outer, inner, M, K)   b (outer, inner, K, N)   bias (N,)   out (outer, inner, M, N)
+
+A transposed operand is a view with its strides swapped, a broadcast one has a stride of zero, so
+one kernel serves a b, a bᵀ, aᵀ b and their batches. Sums run in float32 (float64 for float64), in
+the order of k, so that the result is the same bits every time.
+
+A block computes a tile of `out`. It walks K in steps of `tile.k`: both operands' pieces lie in
+shared memory with k outermost, each thread reads thread_m + thread_n values a k and does
+thread_m · thread_n multiply-adds with them. While it does, the next pieces are on their way from
+global memory into registers, and the two halves of the shared arrays take turns, so one barrier a
+step is enough. A thread's rows and columns come in groups of four, the groups of neighbouring
+threads side by side: a warp's reads are 16 bytes wide and free of bank conflicts.
+
+Where the tiles are too few to fill a GPU and K is long, chunks of K run as a batch and a second
+kernel adds up their results, again in a fixed order.
+
+FLOPs: 2 M N K. Elements read: M N K (1/tile.m + 1/tile.n), most of them from the L2 cache.
+
+Source: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra", 2008; the layout of a
+warp's tile is CUTLASS's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+from numba import cuda, float32, float64, uint32
+
+from blutrain import dtypes
+from blutrain.autograd.registry import variant
+from blutrain.cuda_kernels.common import BLOCK, blocks_for
+from blutrain.cuda_kernels.elementwise.copy import dense
+from blutrain.device import launch
+from blutrain.device.array import Array
+from blutrain.tensor import Tensor, empty
+
+# A warp is 4 threads tall and 8 wide.
+LANES_M, LANES_N = 4, 8
+# Blocks that run at the same time share columns of b: tiles are numbered down strips this tall.
+STRIP = 8
+# One group of four in front of each row of a shared array: it spreads the rows over the banks, and
+# keeps LLVM from writing a group's offsets as `or`, which its vectoriser does not look through.
+PAD = 4
+
+
+class Tile(NamedTuple):
+    """How the work is cut: a block's tile of `out`, its step along K, and a thread's share."""
+
+    m: int
+    n: int
+    k: int
+    thread_m: int
+    thread_n: int
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.m * self.n // (self.thread_m * self.thread_n)
+
+
+LARGE = Tile(128, 128, 16, 8, 8)
+SMALL = Tile(64, 64, 16, 4, 4)
+
+# Fewer large tiles than this leave too many of a big GPU's processors idle: small ones then.
+ENOUGH_TILES = 64
+# A long sum over few tiles (a weight's gradient) is cut into chunks of K that run side by side.
+MIN_CHUNK = 512
+
+
+@cache
+def gemm_kernel(tile: Tile, real: Any) -> Any:
+    """The kernel for one cut of the work and one accumulator type.
+
+    Args:
+        tile: LARGE or SMALL.
+        real: numba's float32 or float64.
+    """
+    tile_m, tile_n, tile_k, thread_m, thread_n = tile
+    threads = tile.threads
+    warp_m, warp_n = LANES_M * thread_m, LANES_N * thread_n
+    warps_n = tile_n // warp_n
+    loads_a, loads_b = tile_m * tile_k // threads, tile_n * tile_k // threads
+    pitch_a, pitch_b = tile_m + PAD, tile_n + PAD
+    # 256 threads with 128 registers each: two blocks an SM hide each other's barriers. Doubles take
+    # two registers each and need the whole file.
+    min_blocks = 2 if real is float32 else 1
+
+    @cuda.jit(launch_bounds=(threads, min_blocks))
+    def matmul_kernel(
+        a,  # (outer, inner, M, K)
+        b,  # (outer, inner, K, N)
+        bias,  # (N,), read only with has_bias
+        out,  # (outer, inner, M, N)
+        has_bias,
+        a_along_k,  # whether k (else m) is a's dense direction
+        b_along_n,  # whether n (else k) is b's dense direction
+    ):
+        piece_a = cuda.shared.array((2, tile_k, pitch_a), real, 16)
+        piece_b = cuda.shared.array((2, tile_k, pitch_b), real, 16)
+        acc = cuda.local.array((thread_m, thread_n), real)
+        next_a = cuda.local.array(loads_a, real)
+        next_b = cuda.local.array(loads_b, real)
+        # Unsigned: there is no test for negative indices then, and LLVM sees the groups' alignment.
+        n_rows = uint32(out.shape[2])
+        n_cols = uint32(out.shape[3])
+        n_inner = uint32(a.shape[3])
+
+        # Which matrix of the batch, and which tile of it: down a strip of tiles, then the next one.
+        tiles_m = (n_rows + tile_m - 1) // tile_m
+        tiles_n = (n_cols + tile_n - 1) // tile_n
+        matrix = uint32(uint32(cuda.blockIdx.x) // (tiles_m * tiles_n))
+        place = uint32(cuda.blockIdx.x) % (tiles_m * tiles_n)
+        outer = uint32(matrix // uint32(out.shape[1]))
+        inner = matrix % uint32(out.shape[1])
+        first = place // (STRIP * tiles_n) * STRIP
+        height = min(tiles_m - first, STRIP)
+        row0 = uint32((first + place % (STRIP * tiles_n) % height) * tile_m)
+        col0 = uint32(place % (STRIP * tiles_n) // height * tile_n)
+
+        # What this thread loads: neighbouring threads along the dense direction.
+        t = uint32(cuda.threadIdx.x)
+        load_m = t // tile_k if a_along_k else t % tile_m
+        load_ka = t % tile_k if a_along_k else t // tile_m
+        step_m = threads // tile_k if a_along_k else 0
+        step_ka = 0 if a_along_k else threads // tile_m
+        load_n = t % tile_n if b_along_n else t // tile_k
+        load_kb = t // tile_n if b_along_n else t % tile_k
+        step_n = 0 if b_along_n else threads // tile_k
+        step_kb = threads // tile_n if b_along_n else 0
+
+        # What it computes: groups of four rows and columns, from these on.
+        warp = t // 32
+        lane = t % 32
+        m0 = warp // warps_n * warp_m + lane // LANES_N * 4
+        n0 = warp % warps_n * warp_n + lane % LANES_N * 4
+        for i in range(thread_m):
+            for j in range(thread_n):
+                acc[i, j] = real(0)
+
+        # The first pieces, straight into shared memory; zeros outside the matrices.
+        for i in range(loads_a):
+            m = load_m + i * step_m
+            k = load_ka + i * step_ka
+            inside = row0 + m < n_rows and k < n_inner
+            piece_a[0, k, PAD + m] = a[outer, inner, row0 + m, k] if inside else real(0)
+        for i in range(loads_b):
+            n = load_n + i * step_n
+            k = load_kb + i * step_kb
+            inside = col0 + n < n_cols and k < n_inner
+            piece_b[0, k, PAD + n] = b[outer, inner, k, col0 + n] if inside else real(0)
+        cuda.syncthreads()  # the pieces are complete
+
+        half = uint32(0)
+        for next_k in range(tile_k, n_inner + tile_k, tile_k):
+            more = next_k < n_inner
+            if more:  # the next pieces, into registers
+                for i in range(loads_a):
+                    m = row0 + load_m + i * step_m
+                    k = uint32(next_k) + load_ka + i * step_ka
+                    next_a[i] = a[outer, inner, m, k] if m < n_rows and k < n_inner else real(0)
+                for i in range(loads_b):
+                    n = col0 + load_n + i * step_n
+                    k = uint32(next_k) + load_kb + i * step_kb
+                    next_b[i] = b[outer, inner, k, n] if n < n_cols and k < n_inner else real(0)
+
+            for k in range(tile_k):
+                x = cuda.local.array(thread_m, real)
+                y = cuda.local.array(thread_n, real)
+                for i in range(thread_m):
+                    x[i] = piece_a[half, k, PAD + m0 + i // 4 * (LANES_M * 4) + i % 4]
+                for j in range(thread_n):
+                    y[j] = piece_b[half, k, PAD + n0 + j // 4 * (LANES_N * 4) + j % 4]
+                for i in range(thread_m):
+                    for j in range(thread_n):
+                        acc[i, j] += x[i] * y[j]
+
+            if more:  # into the half that nobody reads
+                half = uint32(1) - half
+                for i in range(loads_a):
+                    piece_a[half, load_ka + i * step_ka, PAD + load_m + i * step_m] = next_a[i]
+                for i in range(loads_b):
+                    piece_b[half, load_kb + i * step_kb, PAD + load_n + i * step_n] = next_b[i]
+                cuda.syncthreads()  # complete, and everyone is done with the other half
+
+        for i in range(thread_m):
+            row = row0 + m0 + i // 4 * (LANES_M * 4) + i % 4
+            for j in range(thread_n):
+                col = col0 + n0 + j // 4 * (LANES_N * 4) + j % 4
+                if row < n_rows and col < n_cols:
+                    value = acc[i, j]
+                    if has_bias:
+                        value += bias[col]
+                    out[outer, inner, row, col] = value
+
+    return matmul_kernel
+
+
+@cuda.jit
+def sum_chunks_kernel(
+    partial,  # (n_chunks, M, N)
+    out,  # (1, 1, M, N)
+):
+    """One thread an element: add the chunks' products in order."""
+    i = cuda.grid(1)
+    n_chunks, n_rows, n_cols = partial.shape
+    if i >= n_rows * n_cols:
+        return
+    row = i // n_cols
+    col = i % n_cols
+    total = partial[0, row, col]
+    for chunk in range(1, n_chunks):
+        total += partial[chunk, row, col]
+    out[0, 0, row, col] = total
+
+
+@variant("matmul", name="portable")
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    bias: Tensor | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> None:
+    """Write op(a) op(b) + bias into `out`.
+
+    Args:
+        a: (..., M, K), or (..., K, M) with transpose_a; any strides.
+        b: (..., K, N), or (..., N, K) with transpose_b; any strides.
+        out: (..., M, N), any strides; the batches of a and b are broadcast to its batch.
+        bias: (N,), added to every row.
+        transpose_a: read a with its last two dimensions swapped.
+        transpose_b: likewise b.
+    """
+    if out.size == 0:
+        return
+    extents, steps = _merged_batch((a, b, out))
+    matrices = (_matrix(a, transpose_a), _matrix(b, transpose_b), _matrix(out, False))
+    for index in product(*map(range, extents[:-2])):
+        windows = []
+        for t, step, (shape, strides) in zip((a, b, out), steps, matrices):
+            itemsize = t.dtype.itemsize
+            pointer = t.pointer + itemsize * sum(i * s for i, s in zip(index, step))
+            in_bytes = tuple([s * itemsize for s in (*step[-2:], *strides)])
+            windows.append(Array(pointer, (*extents[-2:], *shape), in_bytes, t.dtype, "A", t))
+        _multiply(*windows, bias)
+
+
+def _matrix(t: Tensor, transpose: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The last two extents and strides, swapped on demand."""
+    if transpose:
+        return t.shape[:-3:-1], t.strides[:-3:-1]
+    return t.shape[-2:], t.strides[-2:]
+
+
+def _merged_batch(operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
+    """The batch's extents and each operand's strides along them, in as few dimensions as can be.
+
+    Returns:
+        At least two extents; for every operand as many strides, 0 where it is broadcast.
+    """
+    batch = operands[-1].shape[:-2]
+    steps = []
+    for t in operands:
+        own = [0 if n == 1 else s for n, s in zip(t.shape[:-2], t.strides)]
+        steps.append([0] * (len(batch) - len(own)) + own)
+    extents: list[int] = [1, 1]
+    merged: list[list[int]] = [[0, 0] for _ in operands]
+    for d, n in enumerate(batch):
+        if n == 1:
+            continue
+        if extents[-1] > 1 and all(m[-1] == s[d] * n for m, s in zip(merged, steps)):
+            extents[-1] *= n
+            for m, s in zip(merged, steps):
+                m[-1] = s[d]
+        else:
+            extents.append(n)
+            for m, s in zip(merged, steps):
+                m.append(s[d])
+    first = min(len(extents) - 2, 2)  # drop the two of extent 1 as far as others stand in
+    return extents[first:], [m[first:] for m in merged]
+
+
+def _n_tiles(out: Array, tile: Tile) -> int:
+    outer, inner, n_rows, n_cols = out.shape
+    return outer * inner * blocks_for(n_rows, tile.m) * blocks_for(n_cols, tile.n)
+
+
+def _multiply(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
+    """One batch of products, with K in chunks where that fills the device better."""
+    n_chunks = 1 if bias is not None else _n_chunks(out.shape, a.shape[3])
+    if n_chunks == 1:
+        _launch(a, b, out, bias)
+        return
+    n_rows, n_cols = out.shape[2:]
+    partial = empty((n_chunks, n_rows, n_cols), a.dtype.compute)
+    chunks = partial.array(1, n_chunks, n_rows, n_cols)
+    _launch(_chunked(a, 3, n_chunks), _chunked(b, 2, n_chunks), chunks, None)
+    launch(sum_chunks_kernel, blocks_for(n_rows * n_cols), BLOCK, partial, out)
+
+
+def _n_chunks(shape: tuple[int, ...], n_inner: int) -> int:
+    """Into how many equal chunks to cut K: a power of two, 1 where the tiles are enough."""
+    n_chunks = 1
+    n_tiles = _n_tiles(shape, LARGE)
+    if shape[0] * shape[1] > 1:
+        return 1
+    while (
+        n_tiles * n_chunks < ENOUGH_TILES
+        and n_inner % (2 * n_chunks) == 0
+        and n_inner // (2 * n_chunks) >= MIN_CHUNK
+    ):
+        n_chunks *= 2
+    return n_chunks
+
+
+def _chunked(t: Array, axis: int, n_chunks: int) -> Array:
+    """The one matrix of `t` as a batch: its `axis` in `n_chunks` equal parts, the parts inner."""
+    size = t.shape[axis] // n_chunks
+    shape = [t.shape[0], n_chunks, *t.shape[2:]]
+    strides = [t.strides[0], size * t.strides[axis], *t.strides[2:]]
+    shape[axis] = size
+    return Array(t.pointer, tuple(shape), tuple(strides), t.dtype, "A", t.owner)
+
+
+def _n_tiles(shape: tuple[int, ...], tile: Tile) -> int:
+    outer, inner, n_rows, n_cols = shape
+    return outer * inner * blocks_for(n_rows, tile.m) * blocks_for(n_cols, tile.n)
+
+
+def _launch(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
+    """Choose the tile and launch."""
+    real = float64 if a.dtype is dtypes.float64 else float32
+    wide = min(out.shape[2:]) > SMALL.m and _n_tiles(out.shape, LARGE) >= ENOUGH_TILES
+    tile = LARGE if wide and real is float32 else SMALL
+    launch(
+        gemm_kernel(tile, real),
+        _n_tiles(out.shape, tile),
+        tile.threads,
+        a,
+        b,
+        # Without a bias any array of its type will do: it is not read.
+        Array(out.pointer, (1,), (1,), a.dtype, "C") if bias is None else dense(bias),
+        Array(out.pointer, out.shape, out.strides, out.dtype, "A", out.owner),
+        bias is not None,
+        abs(a.strides[3]) <= abs(a.strides[2]),
+        abs(b.strides[3]) <= abs(b.strides[2]),
+    )
