@@ -82,9 +82,14 @@ class Program:
 
 
 def memory(source: Source, node: Any) -> Memory:
-    """The array that `cuda.shared.array(shape, dtype)` or `cuda.local.array` asks for."""
-    arguments = list(node.args)
+    """The array that `cuda.shared.array(shape, dtype)` or `cuda.local.array` asks for.
+
+    An alignment may come third or by name: it is met, since arrays here start at 64 bytes.
+    """
+    arguments = list(node.args[:2])
     for keyword in node.keywords:
+        if keyword.arg == "alignment":
+            continue
         if keyword.arg not in ("shape", "dtype"):
             source.fail(node, f"{keyword.arg}= of a shared or local array is not supported; drop it")
         arguments.insert(0 if keyword.arg == "shape" else 1, keyword.value)
