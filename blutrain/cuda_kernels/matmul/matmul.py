@@ -61,9 +61,11 @@ def blas(
     if out.size == 0:
         return
     result = out.host()
-    np.matmul(_for_blas(a, transpose_a), _for_blas(b, transpose_b), out=result)
-    if bias is not None:
-        result += bias.host()
+    # inf and nan are results like others, as in the kernel: NumPy need not warn of them.
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.matmul(_for_blas(a, transpose_a), _for_blas(b, transpose_b), out=result)
+        if bias is not None:
+            result += bias.host()
 
 
 def _for_blas(t: Tensor, transpose: bool) -> np.ndarray[Any, Any]:
