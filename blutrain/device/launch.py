@@ -55,10 +55,10 @@ class Buffer:
     Attributes:
         data: the slots, to pack into.
         address: where they are; the compiled kernel of the cpu target reads them there.
-        parameters: address of an array of pointers, one to every slot, as the CUDA driver wants it.
+        parameters: a C array of pointers, one to every slot, as the CUDA driver wants it.
     """
 
-    __slots__ = ("_pointers", "_slots", "address", "data", "parameters")
+    __slots__ = ("_slots", "address", "data", "parameters")
 
     def __init__(self, layout: struct.Struct) -> None:
         n_slots = layout.size // 8
@@ -67,8 +67,7 @@ class Buffer:
         self._slots = (ctypes.c_char * len(self.data)).from_buffer(self.data)
         self.address = ctypes.addressof(self._slots)
         addresses = [self.address + 8 * slot for slot in range(n_slots)]
-        self._pointers = (ctypes.c_void_p * max(n_slots, 1))(*addresses)
-        self.parameters = ctypes.addressof(self._pointers)
+        self.parameters = (ctypes.c_void_p * max(n_slots, 1))(*addresses)
 
 
 # What starts a compiled kernel: (grid, bytes of shared memory, stream handle, arguments).
@@ -227,7 +226,7 @@ def _compile(record: Launched) -> Start:
     if TARGET == "cuda":
         from blutrain.device.cuda.kernel import load_kernel
 
-        return load_kernel(record.kernel, record.types).start
+        return load_kernel(record.kernel, record.types).starter(record.block)
     from blutrain.device.cpu import compile_kernel
 
     run = compile_kernel(record.kernel, record.block, record.types).run

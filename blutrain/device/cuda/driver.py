@@ -1,0 +1,314 @@
+"""The CUDA driver: every call that blutrain makes of it, checked.
+
+Straight from `libcuda.so.1` by ctypes: the functions used here have kept their C interface since
+CUDA 11, one call costs about a microsecond, and Python's lock is released during it.
+
+The context is the device's primary one, which Numba, PyTorch and the CUDA runtime use too, so
+memory, streams and events can be passed between them. A thread that has no context yet gets it on
+its first call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+from blutrain.errors import DeviceError, message
+
+OUT_OF_MEMORY = 2
+DEINITIALIZED = 4
+INVALID_CONTEXT = 201
+
+_c_pointer = ctypes.c_uint64  # CUdeviceptr
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxSynchronize": (),
+    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
+    "cuMemAlloc_v2": (POINTER(_c_pointer), c_size_t),
+    "cuMemFree_v2": (_c_pointer,),
+    "cuMemcpyHtoD_v2": (_c_pointer, c_void_p, c_size_t),
+    "cuMemcpyDtoH_v2": (c_void_p, _c_pointer, c_size_t),
+    "cuMemcpyDtoD_v2": (_c_pointer, _c_pointer, c_size_t),
+    "cuMemsetD8_v2": (_c_pointer, ctypes.c_ubyte, c_size_t),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventSynchronize": (c_void_p,),
+    "cuEventElapsedTime": (POINTER(ctypes.c_float), c_void_p, c_void_p),
+    "cuModuleLoadDataEx": (
+        POINTER(c_void_p), c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p)
+    ),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
+    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
+}  # fmt: skip
+
+# What the driver calls these failures says little about what to do.
+_ADVICE = {
+    700: "run the kernel on the cpu target to find the index that is out of bounds "
+    "(BLUTRAIN_DEVICE=cpu); this process cannot use the GPU any more",
+    701: "launch fewer threads a block, or limit the kernel's registers",
+    716: "align vector loads and stores; this process cannot use the GPU any more",
+    719: "see the driver's log (dmesg); this process cannot use the GPU any more",
+    222: "the driver is older than the toolkit that wrote the PTX: update it, or install the extra "
+    "that fits it (blutrain[cu12])",
+    218: "report this with the kernel: the driver does not accept its PTX",
+}
+
+_lock = threading.Lock()
+_device = 0
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The driver's library with the prototypes of all functions that are used.
+
+    Raises:
+        DeviceError: there is no driver.
+    """
+    try:
+        lib = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        wrong = f"the NVIDIA driver cannot be loaded ({error})"
+        raise DeviceError(message("cuda", wrong, do="set BLUTRAIN_DEVICE=cpu")) from None
+    for name, arguments in _PROTOTYPES.items():
+        function = getattr(lib, name)
+        function.argtypes = arguments
+        function.restype = c_int
+    return lib
+
+
+@functools.cache
+def context() -> int:
+    """The device's primary context, retained for the life of the process."""
+    with _lock:
+        lib = library()
+        check(lib.cuInit(0), "cuInit")
+        handle = c_void_p()
+        check(lib.cuDevicePrimaryCtxRetain(byref(handle), _device), "cuDevicePrimaryCtxRetain")
+        return int(handle.value or 0)
+
+
+def enter_context() -> None:
+    """Make the primary context that of the calling thread."""
+    check(library().cuCtxSetCurrent(context()), "cuCtxSetCurrent")
+
+
+def failure(status: int, where: str) -> DeviceError:
+    """The error for a status that is not zero, with the driver's name and text for it."""
+    name, text = c_char_p(), c_char_p()
+    lib = library()
+    lib.cuGetErrorName(status, byref(name))
+    lib.cuGetErrorString(status, byref(text))
+    known = f"{(name.value or b'an unknown error').decode()} ({status}): "
+    known += (text.value or b"").decode()
+    return DeviceError(message(where, f"the driver reported {known}", do=_ADVICE.get(status, "")))
+
+
+def check(status: int, where: str) -> None:
+    """Raise for a status that is not zero."""
+    if status != 0:
+        raise failure(status, where)
+
+
+def try_call(name: str, *arguments: Any) -> int:
+    """Call a function of the driver in the primary context and return its status."""
+    function = getattr(library(), name)
+    status: int = function(*arguments)
+    if status in (INVALID_CONTEXT, 3):  # 3: not initialised
+        enter_context()
+        status = function(*arguments)
+    return status
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver in the primary context.
+
+    Raises:
+        DeviceError: it failed, or something that ran before it did.
+    """
+    status = try_call(name, *arguments)
+    if status != 0:
+        raise failure(status, name)
+
+
+# The device --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What the device is and can do.
+
+    Attributes:
+        name: its marketing name.
+        compute_capability: (major, minor).
+        memory: bytes of global memory.
+        n_multiprocessors: streaming multiprocessors.
+        max_shared: bytes of shared memory that one block can have at most.
+        driver: the driver's CUDA version, (major, minor).
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    memory: int
+    n_multiprocessors: int
+    max_shared: int
+    driver: tuple[int, int]
+
+
+def _attribute(which: int) -> int:
+    value = c_int()
+    call("cuDeviceGetAttribute", byref(value), which, _device)
+    return value.value
+
+
+@functools.cache
+def properties() -> Properties:
+    """The properties of the device in use."""
+    context()
+    name = ctypes.create_string_buffer(256)
+    call("cuDeviceGetName", name, len(name), _device)
+    memory = c_size_t()
+    call("cuDeviceTotalMem_v2", byref(memory), _device)
+    version = c_int()
+    call("cuDriverGetVersion", byref(version))
+    return Properties(
+        name=name.value.decode(),
+        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+        compute_capability=(_attribute(75), _attribute(76)),
+        memory=memory.value,
+        n_multiprocessors=_attribute(16),  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        max_shared=_attribute(97),  # ..._MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        driver=(version.value // 1000, version.value % 1000 // 10),
+    )
+
+
+def synchronize() -> None:
+    """Wait for all work of the context."""
+    call("cuCtxSynchronize")
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+
+def memory_info() -> tuple[int, int]:
+    """(bytes that nobody uses, bytes in all) of the device's memory."""
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return free.value, total.value
+
+
+def allocate(nbytes: int) -> int | None:
+    """The address of new device memory, or None when there is not so much."""
+    pointer = _c_pointer()
+    status = try_call("cuMemAlloc_v2", byref(pointer), nbytes)
+    if status == OUT_OF_MEMORY:
+        return None
+    check(status, "cuMemAlloc")
+    return pointer.value
+
+
+def release(pointer: int) -> None:
+    """Free device memory, once all work that was given to the device before is done."""
+    call("cuMemFree_v2", pointer)
+
+
+def copy_host_to_device(destination: int, source: int, nbytes: int) -> None:
+    """Copy; the source may be changed when this returns."""
+    call("cuMemcpyHtoD_v2", destination, source, nbytes)
+
+
+def copy_device_to_host(destination: int, source: int, nbytes: int) -> None:
+    """Copy; the bytes are there when this returns."""
+    call("cuMemcpyDtoH_v2", destination, source, nbytes)
+
+
+def copy_device_to_device(destination: int, source: int, nbytes: int) -> None:
+    """Copy, in the order of the default stream."""
+    call("cuMemcpyDtoD_v2", destination, source, nbytes)
+
+
+def fill(pointer: int, byte: int, nbytes: int) -> None:
+    """Set bytes, in the order of the default stream."""
+    call("cuMemsetD8_v2", pointer, byte, nbytes)
+
+
+# Streams and events ------------------------------------------------------------------------------
+
+
+def _created(name: str) -> int:
+    handle = c_void_p()
+    call(name, byref(handle), 0)
+    return int(handle.value or 0)
+
+
+def _destroy(name: str, handle: int) -> None:
+    status = try_call(name, handle)
+    # At the end of the process the driver may be gone, and with it what was to be destroyed.
+    if status != DEINITIALIZED:
+        check(status, name)
+
+
+def create_stream() -> int:
+    """A stream that waits for the default stream, and the default stream for it."""
+    return _created("cuStreamCreate")
+
+
+def destroy_stream(handle: int) -> None:
+    """Destroy a stream, once its work is done; returns at once."""
+    _destroy("cuStreamDestroy_v2", handle)
+
+
+def synchronize_stream(handle: int) -> None:
+    """Wait for all work of a stream."""
+    call("cuStreamSynchronize", handle)
+
+
+def stream_wait(handle: int, event: int) -> None:
+    """Let later work of a stream wait for an event."""
+    call("cuStreamWaitEvent", handle, event, 0)
+
+
+def create_event() -> int:
+    """An event that notes its time."""
+    return _created("cuEventCreate")
+
+
+def destroy_event(handle: int) -> None:
+    """Destroy an event."""
+    _destroy("cuEventDestroy_v2", handle)
+
+
+def record_event(event: int, stream: int) -> None:
+    """Put an event behind the work of a stream."""
+    call("cuEventRecord", event, stream)
+
+
+def synchronize_event(event: int) -> None:
+    """Wait for an event."""
+    call("cuEventSynchronize", event)
+
+
+def elapsed_seconds(start: int, end: int) -> float:
+    """The time between two events that have happened."""
+    milliseconds = ctypes.c_float()
+    call("cuEventElapsedTime", byref(milliseconds), start, end)
+    return milliseconds.value / 1e3
