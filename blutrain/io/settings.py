@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tomllib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,12 @@ class SettingsError(BlutrainError, ValueError):
     """A config file or a flag is not what the script takes."""
 
 
-def parse(kind: type[T], argv: Sequence[str] | None = None, about: str = "") -> T:
+def parse(
+    kind: type[T],
+    argv: Sequence[str] | None = None,
+    about: str = "",
+    defaults: Mapping[str, Any] | None = None,
+) -> T:
     """Read settings.
 
     Args:
@@ -34,6 +40,7 @@ def parse(kind: type[T], argv: Sequence[str] | None = None, about: str = "") -> 
             metadata "help" is its line in --help, "choices" what it may be.
         argv: the arguments; the process's own when left out.
         about: the script's purpose, for --help.
+        defaults: values that stand in for the dataclass's own, on a GPU say.
 
     Raises:
         SettingsError: the config file cannot be read, or has an unknown key or a wrong type.
@@ -53,27 +60,30 @@ def parse(kind: type[T], argv: Sequence[str] | None = None, about: str = "") -> 
         description=about, allow_abbrev=False, formatter_class=_Formatter
     )
     parser.add_argument("--config", metavar="FILE", help="a .json or .toml file of settings")
+    base = dict(defaults or {})
     for f in fields(kind):  # type: ignore[arg-type]
+        default = base.get(f.name, None if f.default is MISSING else f.default)
+        shown = "" if default is None else f" (default: {default})"
         options: dict[str, Any] = {
-            "help": f.metadata.get("help", " "),
-            "default": argparse.SUPPRESS,
+            "dest": f.name,
+            "help": (f.metadata.get("help", "") + shown).replace("%", "%%") or None,
+            "default": argparse.SUPPRESS,  # So that only flags that were given override a file.
         }
-        if f.default is not MISSING and f.default is not None:
-            options["help"] += f" (default: {f.default})"
         if hints[f.name] is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
             options |= {"type": hints[f.name], "choices": f.metadata.get("choices")}
-            options["metavar"] = None if options["choices"] else hints[f.name].__name__
-        parser.add_argument("--" + f.name.replace("_", "-"), dest=f.name, **options)
+            options["metavar"] = None if options["choices"] else hints[f.name].__name__.upper()
+        parser.add_argument("--" + f.name.replace("_", "-"), **options)
     words = [
         # Underscores in flag names only, not in their values.
         re.sub(r"^--[\w-]+", lambda m: m[0].replace("_", "-"), w)
-        for w in (argv if argv is not None else _process_arguments())
+        for w in (sys.argv[1:] if argv is None else argv)
     ]
     flags = vars(parser.parse_args(words))
     config = flags.pop("config")
-    return kind(**{**(read_config(Path(config), kind) if config else {}), **flags})
+    chosen = read_config(Path(config), kind) if config else {}
+    return kind(**{**base, **chosen, **flags})
 
 
 def read_config(path: Path, kind: type[Any]) -> dict[str, Any]:
@@ -92,6 +102,7 @@ def read_config(path: Path, kind: type[Any]) -> dict[str, Any]:
         got = type(values).__name__
         raise SettingsError(message("--config", f"{path} must hold names and values", got))
     hints = {name: _plain(hint) for name, hint in typing.get_type_hints(kind).items()}
+    choices = {f.name: f.metadata.get("choices") for f in fields(kind)}
     settings = {}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -103,6 +114,9 @@ def read_config(path: Path, kind: type[Any]) -> dict[str, Any]:
         if not fits:
             want = f"{name} in {path} must be of type {hint.__name__}"
             raise SettingsError(message("--config", want, repr(value)))
+        if choices[name] and value not in choices[name]:
+            want = f"{name} in {path} must be one of {', '.join(choices[name])}"
+            raise SettingsError(message("--config", want, repr(value)))
         settings[name] = hint(value)
     return settings
 
@@ -110,12 +124,6 @@ def read_config(path: Path, kind: type[Any]) -> dict[str, Any]:
 class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=100)
-
-
-def _process_arguments() -> list[str]:
-    import sys
-
-    return sys.argv[1:]
 
 
 def _plain(hint: Any) -> Any:

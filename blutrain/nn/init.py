@@ -36,12 +36,12 @@ def normal(std: float = 1.0, mean: float = 0.0) -> Initialiser:
         >>> abs(float(normal(0.02)((100, 100), bt.float32).numpy().std()) - 0.02) < 1e-3
         True
     """
-    return lambda shape, dtype: ops.randn(shape, dtype) * std + mean
+    return lambda shape, dtype: ops.randn(shape, mean, std, dtype=dtype)
 
 
 def uniform(bound: float) -> Initialiser:
     """Uniform in [-bound, bound)."""
-    return lambda shape, dtype: ops.rand(shape, dtype) * (2 * bound) - bound
+    return lambda shape, dtype: ops.rand(shape, -bound, bound, dtype=dtype)
 
 
 def fan_in_uniform() -> Initialiser:
