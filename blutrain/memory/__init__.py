@@ -45,6 +45,11 @@ _allocator = CachingAllocator(_backend())
 malloc = _allocator.malloc
 free = _allocator.free
 
+if TARGET == "cuda":
+    from blutrain.device.cuda import numba_memory
+
+    numba_memory.install(malloc, free)
+
 
 def memory_allocated() -> int:
     """Bytes set aside for tensors that live.
