@@ -75,7 +75,7 @@ def errors() -> list[Invalid]:
         Invalid(([],), ShapeError, "cat: tensors must hold at least one"),
         Invalid(([a, b],), ShapeError, f"cat: tensors[1] {but}"),
         Invalid(([a, a[0]],), ShapeError, f"cat: tensors[1] {but}"),
-        Invalid(([a, b.astype(np.float64)],), DTypeError, "cat: tensors[1] must have dtype"),
+        Invalid(([a, a.astype(np.int32)],), DTypeError, "cat: tensors[1] must have dtype"),
         Invalid(([a],), ShapeError, "cat: axis must be within 2 dimensions", {"axis": 2}),
     ]
 

@@ -269,9 +269,9 @@ def errors() -> list[Invalid]:
         Invalid((x, w[:3], w), ShapeError, "layer_norm: weight must have shape (4,)"),
         Invalid((x, w, w[:3]), ShapeError, "layer_norm: bias must have shape (4,)"),
         Invalid(
-            (x, w.astype(np.float64), w),
+            (x, w.astype(np.int32), w),
             DTypeError,
-            "layer_norm: weight must have dtype bt.float32",
+            "layer_norm: weight must have dtype",
         ),
         Invalid((x[0, 0], w, w), ShapeError, "layer_norm: x must have at least 1 dimension"),
         Invalid((x.astype(np.int32), w, w), DTypeError, "layer_norm: x must have a floating dtype"),
