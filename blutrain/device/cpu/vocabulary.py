@@ -26,7 +26,6 @@ _FUNCTIONS: dict[str, Any] = {
     "brev": intrinsics.brev,
     "ffs": intrinsics.ffs,
     "selp": cpu_math.select,
-    "cbrt": cpu_math.cbrt,
     **{f"atomic.{name}": function for name, function in intrinsics.ATOMICS.items()},
 }
 
