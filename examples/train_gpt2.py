@@ -156,7 +156,10 @@ class Trainer:
         if self.settings.resume == "never" or not there:
             return False
         state = load_checkpoint(self.checkpoint, asdict(self.config)).state
+        asked = [dict(group) for group in self.optimizer.groups]
         restore(state, model=self.model, optimizer=self.optimizer, loader=self.loader)
+        for group, own in zip(self.optimizer.groups, asked, strict=True):
+            group |= own  # Betas and decay are this command's, not the checkpoint's.
         bt_random.set_state(state["random"])
         self.step = state["step"]
         return True
@@ -182,7 +185,7 @@ class Trainer:
             (loss / n if n > 1 else loss).backward()
             losses.append(loss.detach())
         # Reading the numbers waits for the device, so it comes last: once a step.
-        norm = optim.clip_grad_norm_(self.model.parameters(), self.settings.grad_clip or math.inf)
+        norm = optim.clip_grad_norm(self.model.parameters(), self.settings.grad_clip or math.inf)
         mean, size = sum(float(loss) for loss in losses) / n, float(norm)
         if not (math.isfinite(mean) and math.isfinite(size)):
             bt_random.set_state(random_before)

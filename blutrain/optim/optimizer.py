@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,11 @@ Group = dict[str, Any]
 
 
 class Optimizer:
-    """Base class; a subclass names its slots and updates one group at a time.
+    """Base class; a subclass names its slots and launches the update.
 
     Args:
         parameters: parameters, or groups: dicts with "params" and settings of their own.
-        defaults: the settings of groups that do not say otherwise.
+        defaults: the settings of groups that do not say otherwise, "weight_decay" among them.
 
     Attributes:
         groups: dicts of "params" and settings; change `group["lr"]` as you like.
@@ -32,8 +32,6 @@ class Optimizer:
         DTypeError: something in `parameters` is not a Parameter.
         ShapeError: there are none, one stands twice, or a group has an unknown setting.
     """
-
-    SLOTS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, parameters: Iterable[Parameter] | Iterable[Group], defaults: Mapping[str, Any]
@@ -51,7 +49,9 @@ class Optimizer:
             raise ShapeError(message(type(self).__name__, want, f"{len(everything)} of them"))
         # Made now, not at the first step: a run that will not fit fails before it has trained.
         self._slots = [
-            {slot: zeros(p.shape, _slot_dtype(p)) for slot in self.SLOTS} for p in everything
+            {slot: zeros(p.shape, _slot_dtype(p)) for slot in self._slot_names(group)}
+            for group in self.groups
+            for p in group["params"]
         ]
         self._place = {id(p): k for k, p in enumerate(everything)}
 
@@ -67,20 +67,42 @@ class Optimizer:
                 raise DTypeError(message(where, "must be given Parameters", type(p).__name__, do))
         self.groups.append({**defaults, **group, "params": params})
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient."""
+    def _slot_names(self, group: Group) -> tuple[str, ...]:
+        """What is kept for each parameter of a group, zeros at first."""
+        raise NotImplementedError
+
+    def step(self, grad_scale: float | Tensor = 1.0) -> None:
+        """Update every parameter that has a gradient.
+
+        Args:
+            grad_scale: what gradients are multiplied by first; a scalar tensor is not waited for.
+        """
         self.steps += 1
         with no_grad():
-            for group in self.groups:
-                params = [p for p in group["params"] if p.grad is not None]
-                if params:
-                    slots = [self._slots[self._place[id(p)]] for p in params]
-                    self._update(group, params, slots)
+            for settings, members in self._launches():
+                params, decays = zip(*members, strict=True)
+                slots = [self._slots[self._place[id(p)]] for p in params]
+                self._update(settings, params, slots, decays, grad_scale)
+
+    def _launches(self) -> list[tuple[Group, list[tuple[Parameter, float]]]]:
+        """What one launch can do: groups that differ in weight decay alone are updated together."""
+        found: dict[tuple[Any, ...], tuple[Group, list[tuple[Parameter, float]]]] = {}
+        for group in self.groups:
+            key = tuple(v for k, v in group.items() if k not in ("params", "weight_decay"))
+            _, members = found.setdefault(key, (group, []))
+            decay = group["weight_decay"]
+            members.extend((p, decay) for p in group["params"] if p.grad is not None)
+        return [launch for launch in found.values() if launch[1]]
 
     def _update(
-        self, group: Group, params: Sequence[Parameter], slots: Sequence[dict[str, Tensor]]
+        self,
+        settings: Group,
+        params: Sequence[Parameter],
+        slots: Sequence[dict[str, Tensor]],
+        decays: Sequence[float],
+        grad_scale: float | Tensor,
     ) -> None:
-        """Update the parameters of one group, all of which have a gradient."""
+        """Update parameters that share `settings`, all of which have a gradient."""
         raise NotImplementedError
 
     def set_lr(self, lr: float) -> None:
@@ -137,7 +159,8 @@ class Optimizer:
         self.check_state_dict(state)
         self.steps = int(state["steps"])
         for group, settings in zip(self.groups, state["groups"], strict=True):
-            group.update(settings)
+            # A checkpoint's JSON has lists where there were tuples.
+            group |= {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         for own, saved in zip(self._slots, state["slots"], strict=True):
             for name, tensor in own.items():
                 values: Tensor | np.ndarray[Any, Any] = saved[name]

@@ -63,12 +63,18 @@ def test_missing_config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags", [["--n-leyer=4"], ["--n-layer=four"], ["--mode=z"], ["--n-lay=4"]]
+    ("flag", "says"),
+    [
+        ("--n-leyer=4", "unrecognized arguments: --n-leyer=4"),
+        ("--n-lay=4", "unrecognized arguments: --n-lay=4"),
+        ("--n-layer=four", "--n-layer: invalid int value: 'four'"),
+        ("--mode=z", "--mode: invalid choice: 'z'"),
+    ],
 )
-def test_bad_flag(flags, capsys):
+def test_bad_flag(flag, says, capsys):
     with pytest.raises(SystemExit):
-        parse(Settings, flags)
-    assert flags[0][:9] in capsys.readouterr().err.replace("_", "-")
+        parse(Settings, [flag])
+    assert says in capsys.readouterr().err
 
 
 def test_metrics_continue_without_a_seam(tmp_path):
