@@ -13,6 +13,7 @@ from blutrain.device.cpu.executable import CompiledKernel
 from blutrain.device.cpu.infer import variable_types
 from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.program import Program
+from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import Builder
 from blutrain.device.cpu.source import Source
 from blutrain.device.cpu.storage import place
@@ -50,12 +51,16 @@ def compile_kernel(
     key = (kernel, block, tuple(kinds), options)
     found = _compiled.get(key)
     if found is None:
-        found = _compiled[key] = _compile(kernel, block, tuple(kinds), options)
+        found = _compiled[key] = _compile(kernel, block, tuple(kinds), options, assume=True)
     return found
 
 
 def _compile(
-    kernel: Any, block: tuple[int, int, int], kinds: tuple[types.Type, ...], options: Options
+    kernel: Any,
+    block: tuple[int, int, int],
+    kinds: tuple[types.Type, ...],
+    options: Options,
+    assume: bool,
 ) -> CompiledKernel:
     source = Source(kernel)
     where = source.function.__name__
@@ -67,7 +72,9 @@ def _compile(
     uniform = Uniformity(body, parameters, program)
     builder = Builder(body, uniform, program, options.check_barriers)
     storage = place(builder, parameters, uniform, program)
-    emitter = Emitter(parameters, builder, storage, program, options)
+    by_name = dict(zip(parameters, kinds, strict=True))
+    facts = Facts(body, by_name, uniform, builder, program.objects, assume)
+    emitter = Emitter(parameters, builder, storage, program, options, facts)
     constants = {"_nan": float("nan"), "_inf": float("inf")}
     found: dict[str, types.Type] = {}
     if storage.carried:
@@ -84,7 +91,11 @@ def _compile(
     if code is None:
         code = native.compile_text(text, objects, where, flags)
         cache.write(key, code)
-    return CompiledKernel(where, text, code, serial=program.has_global_atomics)
+
+    def without_assumption() -> CompiledKernel:
+        return _compile(kernel, block, kinds, options, assume=False)
+
+    return CompiledKernel(where, text, code, program.has_global_atomics, without_assumption)
 
 
 def _variable_types(

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 
 from numba import types
 
-from blutrain.device.cpu import ranges
 from blutrain.device.cpu.intrinsics import (
-    argument, ballot, dynamic_array, dynamic_bytes, slot_count, stack_array,
+    argument, ballot, dynamic_array, dynamic_bytes, slot_count, stack_array, unsigned,
 )  # fmt: skip
+from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.program import WARP, Memory, Program
+from blutrain.device.cpu.ranges import Bound, Facts
 from blutrain.device.cpu.regions import (
     Builder, Check, MaskedLoop, Node, Once, Region, UniformIf, UniformLoop, Vote,
 )  # fmt: skip
 from blutrain.device.cpu.storage import Storage
-from blutrain.device.cpu.syntax import call, expression, name, reads, text_of
+from blutrain.device.cpu.syntax import call, expression, name, reads, text_of, writes
 
 # Everything that a kernel keeps between barriers is on the C stack, up to this many bytes.
 STACK_LIMIT = 1 << 20
@@ -97,10 +98,14 @@ class Emitter:
         storage: Storage,
         program: Program,
         options: Options,
+        facts: Facts,
     ) -> None:
         self.parameters, self.tree, self.storage = parameters, builder.tree, storage
-        self.program, self.options = program, options
-        self.objects: dict[str, object] = {"_uint32": types.uint32, "_ballot": ballot}
+        self.program, self.options, self.facts = program, options, facts
+        self.objects: dict[str, object] = {
+            "_uint32": types.uint32, "_ballot": ballot, "_unsigned": unsigned,
+            "_NegativeArgument": NegativeArgument,
+        }  # fmt: skip
         self.lines: list[str] = []
         self.probing = False
         padded = -(-program.n_threads // WARP) * WARP
@@ -113,6 +118,11 @@ class Emitter:
         for s in body:
             for line in text_of(s).splitlines():
                 self._line(depth, line)
+
+    def _indexed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        if self.probing:
+            return list(body)
+        return [self.facts.unsigned_indices(copy.deepcopy(s)) for s in body]  # type: ignore[misc]
 
     # The two programs ------------------------------------------------------------------------------
 
@@ -142,6 +152,7 @@ class Emitter:
             self._line(1, f"{parameter} = _argument{k}(_slots)")
             slot += slot_count(kind)
         floats = self._memory(types_of)
+        self._checks_at = len(self.lines)
         self._line(1, "for _b in range(_first, _last):")
         self._line(2, "_bx = _b % _gx")
         self._line(2, "_by = _b // _gx % _gy")
@@ -150,6 +161,8 @@ class Emitter:
             for array in floats:
                 self._line(2, f"{array}[...] = _nan")
         self._tree(2, self.tree)
+        for parameter in sorted(self.facts.assumed):
+            self.lines.insert(self._checks_at, f"    if {parameter} < 0: raise _NegativeArgument")
         return "\n".join(self.lines) + "\n"
 
     def _memory(self, types_of: Mapping[str, types.Type]) -> list[str]:
@@ -197,7 +210,7 @@ class Emitter:
             if isinstance(node, Region):
                 self._region(depth, node)
             elif isinstance(node, Once):
-                self._statements(depth, node.statements)
+                self._statements(depth, self._indexed(node.statements))
             elif isinstance(node, Vote):
                 self._vote(depth, node)
             elif isinstance(node, Check):
@@ -253,14 +266,21 @@ class Emitter:
         if self.probing:
             self._statements(depth, body)
             return
+        # Recomputed variables get their value at the head of every region that reads them.
+        body = [s for s in body if not self._is_recomputation(s)]
+        if not body:
+            return
         use = self.storage.use[id(region)]
-        needed = self._recomputed(use.names, use.written)
+        needed = self._recomputed(reads(body), writes(body))
         mine = sorted(self.storage.carried & use.names)
         loads = [v for v in mine if v in use.exposed or (v in use.written and v not in use.defined)]
         stores = [v for v in mine if v in use.written]
-        values = {v: self.storage.recomputed[v] for v in self.storage.recomputed}
-        body, bound = ranges.clip(body, values, self.program, bool(loads or stores))
-        depth = self._threads(depth, bound, reads(body) | use.names | _all_reads(needed, values))
+        values = self.storage.recomputed
+        bound = None
+        if not self.options.reverse:
+            body, bound = self.facts.clip(body, self._places())
+        body = [self.facts.unsigned_indices(s) for s in body]  # type: ignore[misc]
+        depth = self._threads(depth, bound, reads(body) | _all_reads(needed, values))
         for v in needed:
             self._line(depth, f"{v} = {text_of(values[v])}")
         for v in loads:
@@ -268,6 +288,14 @@ class Emitter:
         self._statements(depth, body)
         for v in stores:
             self._line(depth, f"{v}__t[_t] = {v}")
+
+    def _is_recomputation(self, s: ast.stmt) -> bool:
+        target = s.targets[0] if isinstance(s, ast.Assign) else None
+        return isinstance(target, ast.Name) and target.id in self.storage.recomputed
+
+    def _places(self) -> frozenset[str]:
+        """Names that the innermost loop over the threads may count with."""
+        return frozenset({"_t", "_lane"} if self.program.is_flat else {"_tx"})
 
     def _recomputed(self, used: set[str], written: set[str]) -> list[str]:
         """Variables to compute again at the head of a region."""
@@ -280,7 +308,7 @@ class Emitter:
                 pending |= reads(self.storage.recomputed[v])
         return [v for v in self.storage.recomputed if v in needed]
 
-    def _threads(self, depth: int, bound: ranges.Bound | None, used: set[str]) -> int:
+    def _threads(self, depth: int, bound: Bound | None, used: set[str]) -> int:
         """Write the loops over the threads; gives the depth of their body."""
         program = self.program
         bx, by, bz = program.block
@@ -303,7 +331,7 @@ class Emitter:
             self._line(depth, "_warp = _t >> 5")
             return depth
         by_warp = program.has_warp_loops and used & {"_lane", "_warp"}
-        if by_warp and "_t" not in limit:
+        if by_warp and "_t" not in limit or "_lane" in limit:
             self._line(depth, f"for _warp in {span('_warp', program.n_threads // WARP)}:")
             self._line(depth + 1, f"for _lane in {span('_lane', WARP)}:")
             self._line(depth + 2, f"_t = _warp * {WARP} + _lane")

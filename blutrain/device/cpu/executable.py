@@ -6,6 +6,7 @@ import ctypes
 import os
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -45,6 +46,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_workers)
 
 
+class NegativeArgument(Exception):  # noqa: N818
+    """A scalar argument is negative where the program was compiled for others."""
+
+
 class CompiledKernel:
     """Machine code for one kernel, block shape and tuple of argument types.
 
@@ -54,8 +59,17 @@ class CompiledKernel:
         serial: whether blocks run in order on one thread, because they update memory atomically.
     """
 
-    def __init__(self, name: str, source: str, code: tuple[str, bytes], serial: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        code: tuple[str, bytes],
+        serial: bool,
+        without_assumption: Callable[[], CompiledKernel],
+    ) -> None:
         self.name, self.source, self.serial = name, source, serial
+        self._without_assumption = without_assumption
+        self._general: CompiledKernel | None = None
         address, self._library = native.load(*code, name)
         self._entry = _ENTRY(address)
         self._seconds_a_block: float | None = None
@@ -71,6 +85,15 @@ class CompiledKernel:
         Raises:
             KernelError: the kernel raised.
         """
+        try:
+            self._run(grid, shared_bytes, slots)
+        except NegativeArgument:
+            # Nothing was written yet.
+            if self._general is None:
+                self._general = self._without_assumption()
+            self._general.run(grid, shared_bytes, slots)
+
+    def _run(self, grid: tuple[int, int, int], shared_bytes: int, slots: int) -> None:
         n_blocks = grid[0] * grid[1] * grid[2]
         expected = self._seconds_a_block
         if expected is None or self.serial or expected * n_blocks < _WORTH_THREADS or n_blocks == 1:
@@ -111,6 +134,8 @@ class CompiledKernel:
             size = ctypes.c_int32.from_address(exception + ctypes.sizeof(ctypes.c_void_p)).value
             if data and size > 0:
                 kind, arguments, *_ = pickle.loads(ctypes.string_at(data, size))
+                if kind is NegativeArgument:
+                    raise NegativeArgument
                 what = f"raised {getattr(kind, '__name__', kind)}"
                 if arguments:
                     what += f"({', '.join(map(repr, arguments))})"

@@ -344,3 +344,22 @@ def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
 
 
 ballot = _ballot
+
+# Indices -----------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def _unsigned(typing_context: Any, index: Any) -> Any:
+    """An integer that is known to be non-negative, as an unsigned one."""
+    given = types.unliteral(index)
+    if not isinstance(given, types.Integer):
+        # A float or a tuple that only looks like an integer: as it is, for Numba to judge.
+        return given(given), lambda context, builder, signature, values: values[0]
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return context.cast(builder, values[0], given, types.intp)
+
+    return types.uintp(given), codegen
+
+
+unsigned = _unsigned

@@ -135,6 +135,8 @@ class Builder:
     Attributes:
         tree: the result.
         exchanged: variables that other threads read, which must live in an array.
+        definitions: the value of every variable that is assigned in one place.
+        bases: variables of the loops over strips, which are integers.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Builder:
         self.uniform, self.program, self.check = uniform, program, check
         self.exchanged: set[str] = set()
         self.definitions = strips.definitions(body)
+        self.bases: set[str] = set()
         self.tree = self._sequence(body, None, ())
 
     def _sequence(
@@ -185,13 +188,13 @@ class Builder:
             return
         # A loop with a stride over threads turns inside out: see strips.py.
         out.close()
+        self.definitions[strip.index] = strip.place
+        self.bases.add(strip.base)
         inner = _Sequence((*out.path, id(s)))
-        for t in strip.body:
-            inner.add(t, mask)
+        inner.add(assign(strip.index, strip.place), None)
+        inner.add(strip.guarded, mask)
         inner.close()
         out.nodes.append(UniformLoop(strip.head, inner.nodes))
-        for t in strip.after:
-            out.add(t, mask)
 
     def _barrier(self, s: ast.Expr, mask: str | None, out: _Sequence) -> None:
         out.close()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.syntax import (
@@ -30,13 +30,23 @@ from blutrain.device.cpu.uniformity import Uniformity
 _NEIGHBOURS = frozenset({"_t", "_tx", "_lane"})
 
 
-@dataclass
+@dataclass(frozen=True)
 class Strip:
-    """A loop turned inside out: the uniform loop, its body for each thread, what comes after."""
+    """A loop turned inside out.
+
+    Attributes:
+        head: the uniform loop, without a body.
+        base: its variable.
+        index: the kernel's own variable, which is `place` in each thread.
+        place: base plus the thread's place.
+        guarded: the kernel's own body, where the index is within the range.
+    """
 
     head: ast.For
-    body: list[ast.stmt]
-    after: list[ast.stmt] = field(default_factory=list)
+    base: str
+    index: str
+    place: ast.expr
+    guarded: ast.If
 
 
 def definitions(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
@@ -147,6 +157,5 @@ def strip_of(
     iterable = ast.Call(name("range"), [base_value, stop, step], [])
     head = ast.For(ast.Name(base, ast.Store()), iterable, [], [], lineno=0)
     index = ast.BinOp(name(base), ast.Add(), name(place))
-    take = ast.Assign([ast.Name(s.target.id, ast.Store())], index, lineno=0)
     guard = ast.Compare(name(s.target.id), [ast.Lt()], [stop])
-    return Strip(head, [take, ast.If(guard, list(s.body), [])])
+    return Strip(head, base, s.target.id, index, ast.If(guard, list(s.body), []))
