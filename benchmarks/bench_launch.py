@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 from numba import cuda
 from report import Row, alternate, finish, median
@@ -27,7 +28,7 @@ ELEMENTS, BLOCK = 1024, 256
 
 
 @cuda.jit
-def touch_kernel(x, y, z):
+def touch_kernel(x: Any, y: Any, z: Any) -> None:
     """The least that uses all three arguments."""
     i = cuda.grid(1)
     if i < x.size:
