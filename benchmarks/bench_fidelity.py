@@ -75,7 +75,8 @@ def train_theirs(
         optimizer.zero_grad()
         loss.backward()
         if not gradients:
-            gradients = {n: p.grad.cpu().numpy() for n, p in peer.named_parameters()}
+            # Copies: clipping scales PyTorch's gradients in place.
+            gradients = {n: p.grad.cpu().numpy().copy() for n, p in peer.named_parameters()}
         torch.nn.utils.clip_grad_norm_(peer.parameters(), CLIP)
         optimizer.step()
         losses.append(loss.item())

@@ -15,7 +15,7 @@ import numpy as np
 
 from blutrain import dtypes, memory
 from blutrain.device import TARGET, transfer
-from blutrain.device.array import Array
+from blutrain.device.array import Array, numba_array
 from blutrain.dtypes import DType, as_dtype
 from blutrain.errors import DeviceError, DTypeError, ShapeError, message
 
@@ -223,9 +223,7 @@ class Tensor:
         """This tensor as an array for kernels of one's own: Numba's on cuda, NumPy's on cpu."""
         if TARGET == "cpu":
             return self.host()
-        from numba import cuda
-
-        return cuda.as_cuda_array(self)
+        return numba_array(self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
+from typing import Any
 
+import blutrain as bt
 from blutrain.autograd.registry import OPS, Op
 
 HERE = Path(__file__).resolve().parent
@@ -18,16 +20,21 @@ differences of that reference.
 """
 
 
+def public(op: Op) -> Any:
+    """What a user calls."""
+    return getattr(bt, op.name)
+
+
 def summary(op: Op) -> str:
     """The first sentence of the public function's docstring, fit for a table's cell."""
-    paragraph = inspect.cleandoc(op.call.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+    paragraph = inspect.cleandoc(public(op).__doc__ or "").split("\n\n")[0].replace("\n", " ")
     sentence = paragraph.split(". ")[0].rstrip(".")
     return sentence.replace("|", "\\|")
 
 
 def signature(op: Op) -> str:
     """The call as a user writes it: names and defaults, no annotations."""
-    parameters = inspect.signature(op.call).parameters.values()
+    parameters = inspect.signature(public(op)).parameters.values()
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
     text = ", ".join(str(p) for p in bare)
     return f"{op.name}({text})".replace("|", "\\|")
@@ -44,9 +51,9 @@ def row(op: Op) -> str:
 
 def table() -> str:
     """The whole document."""
-    import blutrain  # noqa: F401 - importing it fills the registry
-
-    ops = sorted(OPS.values(), key=lambda op: (op.call.__module__, op.name))
+    # A case of another op's function (gelu's tanh form) stands in that one's row.
+    shown = [op for op in OPS.values() if not op.call.__name__.startswith("_")]
+    ops = sorted(shown, key=lambda op: (op.call.__module__, op.name))
     return HEAD + "".join(row(op) for op in ops)
 
 

@@ -13,7 +13,7 @@ from lesson import save, seconds
 from numba import cuda, float32
 
 import blutrain as bt
-from blutrain.device import TARGET, launch
+from blutrain.device import TARGET, cpu, launch
 
 # %% [markdown]
 # ## Threads and blocks
@@ -177,12 +177,31 @@ counted = partial.numpy().sum(dtype=np.float64)
 print(f"without barriers: {n:,} ones add up to {counted:,.0f}")
 
 # %% [markdown]
-# This is a **race**: two threads touch one cell, one of them writes, and nothing orders them. What
-# comes out depends on which runs first. Compiled for the CPU, a thread runs until the next barrier
-# before its neighbour starts: thread 0 adds cells that nobody has filled, and the sum is plainly
-# wrong, always in the same way. On a GPU the warps take turns as they like: the sum may be right a
-# thousand times and wrong on the day that matters. A right answer proves nothing about a race,
-# which is why a wrong one is welcome.
+# The ones should add up to their number. What comes out instead depends on which thread runs first.
+# A GPU does not let one choose; compiled for the CPU, the threads of a block can be run forwards or
+# backwards. A kernel that is right does not care.
+
+
+# %%
+def sums_in_both_orders(kernel: object) -> list[float]:
+    """Run on the CPU, whatever the target, with the threads of a block in either order."""
+    sums = []
+    for reverse in (False, True):
+        per_block = np.zeros(N_BLOCKS, np.float32)
+        order = cpu.Options(reverse=reverse)
+        cpu.run(kernel, N_BLOCKS, BLOCK, np.ones(n, np.float32), per_block, options=order)
+        sums.append(float(per_block.sum(dtype=np.float64)))
+    return sums
+
+
+forwards, backwards = sums_in_both_orders(racy_block_sum_kernel)
+print(f"threads forwards {forwards:,.0f}, backwards {backwards:,.0f}: a race")
+assert forwards != backwards
+
+# %% [markdown]
+# This is a **race**: two threads touch one cell, one of them writes, and nothing orders them. On a
+# GPU the warps take turns as they like: the sum may be right a thousand times and wrong on the day
+# that matters. A right answer proves nothing about a race; a wrong one is a gift.
 #
 # ## The barrier
 # `cuda.syncthreads()` lets no thread of the block pass before all have arrived. One goes between
@@ -224,6 +243,7 @@ def block_sum(values: bt.Tensor) -> bt.Tensor:
 
 
 assert block_sum(ones).item() == n
+assert sums_in_both_orders(block_sum_kernel) == [n, n]
 check("a tree in each block", block_sum(x).item())
 
 # %% [markdown]

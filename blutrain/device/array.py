@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from blutrain.dtypes import DType
 
 
@@ -34,3 +36,10 @@ class Array:
         self.dtype = dtype
         self.layout = layout
         self.owner = owner
+
+
+def numba_array(owner: Any) -> Any:
+    """Numba's device array over the memory of anything with `__cuda_array_interface__`."""
+    from numba import cuda
+
+    return cuda.as_cuda_array(owner)

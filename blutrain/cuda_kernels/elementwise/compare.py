@@ -121,27 +121,57 @@ def eq(x: Tensor | Number, y: Tensor | Number) -> Tensor:
 
 
 def ne(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Where x differs from y; nan differs from itself."""
+    """Where x differs from y; nan differs from itself.
+
+    Example:
+        >>> import blutrain as bt
+        >>> bt.ne(bt.tensor([1, 2, 3]), 2).tolist()
+        [True, False, True]
+    """
     return _compare("ne", x, y)
 
 
 def lt(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Where x is less than y."""
+    """Where x is less than y.
+
+    Example:
+        >>> import blutrain as bt
+        >>> bt.lt(bt.tensor([1, 2, 3]), 2).tolist()
+        [True, False, False]
+    """
     return _compare("lt", x, y)
 
 
 def le(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Where x is at most y."""
+    """Where x is at most y.
+
+    Example:
+        >>> import blutrain as bt
+        >>> bt.le(bt.tensor([1, 2, 3]), 2).tolist()
+        [True, True, False]
+    """
     return _compare("le", x, y)
 
 
 def gt(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Where x is greater than y."""
+    """Where x is greater than y.
+
+    Example:
+        >>> import blutrain as bt
+        >>> bt.gt(bt.tensor([1, 2, 3]), 2).tolist()
+        [False, False, True]
+    """
     return _compare("gt", x, y)
 
 
 def ge(x: Tensor | Number, y: Tensor | Number) -> Tensor:
-    """Where x is at least y."""
+    """Where x is at least y.
+
+    Example:
+        >>> import blutrain as bt
+        >>> bt.ge(bt.tensor([1, 2, 3]), 2).tolist()
+        [False, True, True]
+    """
     return _compare("ge", x, y)
 
 
