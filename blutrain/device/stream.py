@@ -37,7 +37,8 @@ class Stream:
             from blutrain.device.cuda import driver
 
             self.handle = driver.create_stream()
-            weakref.finalize(self, driver.destroy_stream, self.handle)
+            # The end of the process destroys it anyway, and may find the driver gone.
+            weakref.finalize(self, driver.destroy_stream, self.handle).atexit = False
 
     def synchronize(self) -> None:
         """Wait until all work of this stream is done."""
@@ -72,7 +73,7 @@ class Event:
             from blutrain.device.cuda import driver
 
             self.handle = driver.create_event()
-            weakref.finalize(self, driver.destroy_event, self.handle)
+            weakref.finalize(self, driver.destroy_event, self.handle).atexit = False
 
     def record(self, stream: Stream | None = None) -> None:
         """Put this event behind all work that `stream` (the default one when None) was given."""

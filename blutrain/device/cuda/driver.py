@@ -20,7 +20,7 @@ from typing import Any
 from blutrain.errors import DeviceError, message
 
 OUT_OF_MEMORY = 2
-DEINITIALIZED = 4
+NOT_INITIALIZED = 3
 INVALID_CONTEXT = 201
 
 _c_pointer = ctypes.c_uint64  # CUdeviceptr
@@ -133,7 +133,7 @@ def try_call(name: str, *arguments: Any) -> int:
     """Call a function of the driver in the primary context and return its status."""
     function = getattr(library(), name)
     status: int = function(*arguments)
-    if status in (INVALID_CONTEXT, 3):  # 3: not initialised
+    if status in (INVALID_CONTEXT, NOT_INITIALIZED):
         enter_context()
         status = function(*arguments)
     return status
@@ -260,13 +260,6 @@ def _created(name: str) -> int:
     return int(handle.value or 0)
 
 
-def _destroy(name: str, handle: int) -> None:
-    status = try_call(name, handle)
-    # At the end of the process the driver may be gone, and with it what was to be destroyed.
-    if status != DEINITIALIZED:
-        check(status, name)
-
-
 def create_stream() -> int:
     """A stream that waits for the default stream, and the default stream for it."""
     return _created("cuStreamCreate")
@@ -274,7 +267,7 @@ def create_stream() -> int:
 
 def destroy_stream(handle: int) -> None:
     """Destroy a stream, once its work is done; returns at once."""
-    _destroy("cuStreamDestroy_v2", handle)
+    call("cuStreamDestroy_v2", handle)
 
 
 def synchronize_stream(handle: int) -> None:
@@ -294,7 +287,7 @@ def create_event() -> int:
 
 def destroy_event(handle: int) -> None:
     """Destroy an event."""
-    _destroy("cuEventDestroy_v2", handle)
+    call("cuEventDestroy_v2", handle)
 
 
 def record_event(event: int, stream: int) -> None:

@@ -18,7 +18,6 @@ from blutrain.device.cuda import driver
 
 def install(malloc: Callable[[int], Any], free: Callable[[Any], None]) -> None:
     """Let Numba allocate device memory with `malloc`, whose blocks have a `pointer`."""
-
     bases: tuple[Any, ...] = (cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager)
 
     class BlutrainMemoryManager(*bases):  # type: ignore[misc]

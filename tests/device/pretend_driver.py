@@ -1,0 +1,176 @@
+"""A CUDA driver in Python over host memory, so that the cuda target's logic runs without a GPU.
+
+It does what `libcuda.so.1` does with the arguments that `blutrain.device.cuda.driver` passes, and
+insists on what the real one insists on: a thread needs a context, freed memory must have been
+allocated, a launch must not ask for more shared memory than its kernel was allowed.
+"""
+
+import ctypes
+import threading
+
+INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT = 1, 2, 3, 201
+CAPACITY = 64 << 20
+CONTEXT = 0x77
+
+
+class PretendDriver:
+    def __init__(self) -> None:
+        self.initialised = False
+        self.thread = threading.local()
+        self.memory: dict[int, ctypes.Array] = {}
+        self.launches: list[tuple] = []
+        self.attributes: dict[int, int] = {}
+        self.registers, self.max_threads, self.static_shared = 32, 1024, 0
+        self.fail_with = 0  # what launches and module loads return
+        self.log = b""
+        self.modules: list[tuple[bytes, dict[int, int]]] = []
+        self.alive = 0  # streams and events
+
+    def __getitem__(self, name: str):
+        return getattr(self, name)
+
+    def _needs_context(self) -> int:
+        if not self.initialised:
+            return NOT_INITIALIZED
+        return 0 if getattr(self.thread, "context", None) == CONTEXT else INVALID_CONTEXT
+
+    # The driver and the device
+
+    def cuInit(self, flags):
+        self.initialised = True
+        return 0
+
+    def cuGetErrorName(self, status, out):
+        names = {1: b"INVALID_VALUE", 2: b"OUT_OF_MEMORY", 700: b"ILLEGAL_ADDRESS"}
+        out._obj.value = b"CUDA_ERROR_" + names.get(status, b"OTHER")
+        return 0
+
+    def cuGetErrorString(self, status, out):
+        out._obj.value = b"what happened"
+        return 0
+
+    def cuDriverGetVersion(self, out):
+        out._obj.value = 13020
+        return 0
+
+    def cuDeviceGetName(self, out, size, device):
+        out.value = b"Pretend GPU"
+        return 0 if self.initialised else NOT_INITIALIZED
+
+    def cuDeviceGetAttribute(self, out, which, device):
+        out._obj.value = {75: 9, 76: 0, 16: 132, 97: 227 << 10}[which]
+        return 0 if self.initialised else NOT_INITIALIZED
+
+    def cuDeviceTotalMem_v2(self, out, device):
+        out._obj.value = CAPACITY
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, out, device):
+        out._obj.value = CONTEXT
+        return 0 if self.initialised else NOT_INITIALIZED
+
+    def cuCtxSetCurrent(self, context):
+        self.thread.context = context
+        return 0
+
+    def cuCtxSynchronize(self):
+        return self._needs_context() or self.fail_with
+
+    # Memory
+
+    def _used(self) -> int:
+        return sum(map(len, self.memory.values()))
+
+    def cuMemGetInfo_v2(self, free, total):
+        free._obj.value, total._obj.value = CAPACITY - self._used(), CAPACITY
+        return self._needs_context()
+
+    def cuMemAlloc_v2(self, out, nbytes):
+        if self._needs_context():
+            return self._needs_context()
+        if self._used() + nbytes > CAPACITY:
+            return OUT_OF_MEMORY
+        memory = (ctypes.c_char * nbytes)()
+        out._obj.value = ctypes.addressof(memory)
+        self.memory[out._obj.value] = memory
+        return 0
+
+    def cuMemFree_v2(self, pointer):
+        if self._needs_context():
+            return self._needs_context()
+        return 0 if self.memory.pop(pointer, None) is not None else INVALID_VALUE
+
+    def cuMemcpyHtoD_v2(self, destination, source, nbytes):
+        if not self._needs_context():
+            ctypes.memmove(destination, source, nbytes)
+        return self._needs_context()
+
+    cuMemcpyDtoH_v2 = cuMemcpyDtoD_v2 = cuMemcpyHtoD_v2
+
+    def cuMemsetD8_v2(self, pointer, byte, nbytes):
+        if not self._needs_context():
+            ctypes.memset(pointer, byte, nbytes)
+        return self._needs_context()
+
+    # Streams and events
+
+    def cuStreamCreate(self, out, flags):
+        self.alive += 1
+        out._obj.value = 0x7F00_0000_0000 + self.alive
+        if self._needs_context():
+            self.alive -= 1
+        return self._needs_context()
+
+    cuEventCreate = cuStreamCreate
+
+    def cuStreamDestroy_v2(self, handle):
+        self.alive -= 1
+        return 0
+
+    cuEventDestroy_v2 = cuStreamDestroy_v2
+
+    def cuStreamSynchronize(self, *arguments):
+        return self._needs_context()
+
+    cuStreamWaitEvent = cuEventRecord = cuEventSynchronize = cuStreamSynchronize
+
+    def cuEventElapsedTime(self, out, start, end):
+        out._obj.value = 1500.0
+        return 0
+
+    # Kernels
+
+    def cuModuleLoadDataEx(self, out, image, n, options, values):
+        if self._needs_context():
+            return self._needs_context()
+        given = {options[k]: values[k] for k in range(n)}
+        self.modules.append((image, given))
+        if self.fail_with:
+            ctypes.memmove(given[5], self.log, len(self.log))
+        out._obj.value = 1
+        return self.fail_with
+
+    def cuModuleGetFunction(self, out, module, name):
+        out._obj.value = 0x1234_5678_9ABC
+        return 0
+
+    def cuFuncGetAttribute(self, out, which, function):
+        known = {0: self.max_threads, 1: self.static_shared, 3: 0, 4: self.registers}
+        out._obj.value = known[which]
+        return 0
+
+    def cuFuncSetAttribute(self, function, which, value):
+        self.attributes[which] = value
+        return 0
+
+    def cuLaunchKernel(self, function, *rest):
+        *geometry, shared, stream, parameters, extra = rest
+        if self._needs_context():
+            return self._needs_context()
+        allowed = self.attributes.get(8, (48 << 10) - self.static_shared)
+        if shared > allowed or extra is not None:
+            return INVALID_VALUE
+        slots = [ctypes.c_int64.from_address(p).value for p in parameters]
+        queue = 0 if stream is None else stream.value
+        self.launches.append((function.value, tuple(geometry), shared, queue, slots))
+        return self.fail_with

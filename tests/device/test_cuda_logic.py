@@ -1,0 +1,185 @@
+"""The cuda target's own logic, with a pretend driver: contexts, errors, attributes, arguments."""
+
+import threading
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int64
+
+from blutrain import dtypes
+from blutrain.device import arguments
+from blutrain.device.array import Array
+from blutrain.device.cuda import driver
+from blutrain.device.cuda import kernel as loading
+from blutrain.device.launch import Buffer
+from blutrain.errors import DeviceError, KernelError, OutOfMemoryError
+from blutrain.memory.allocator import MIB, CachingAllocator
+from blutrain.memory.cuda_backend import CudaBackend
+from tests.device.pretend_driver import CAPACITY, PretendDriver
+
+
+@pytest.fixture
+def pretend(monkeypatch, tmp_path):
+    fake = PretendDriver()
+    cached = [driver.context, driver.properties, loading.load_kernel]
+    monkeypatch.setattr(driver, "library", lambda: fake)
+    monkeypatch.setenv("BLUTRAIN_CACHE", str(tmp_path))
+    for function in cached:
+        function.cache_clear()
+    yield fake
+    for function in cached:
+        function.cache_clear()
+
+
+@cuda.jit
+def scale_kernel(x, n):
+    i = cuda.grid(1)
+    if i < x.size:
+        x[i] *= n
+
+
+KINDS = (float32[::1], int64)
+
+
+def packed(*values) -> Buffer:
+    buffer = Buffer(arguments.slots([arguments.type_of(v) for v in values]))
+    layout = arguments.slots([arguments.type_of(v) for v in values])
+    layout.pack_into(buffer.data, 0, *arguments.values(values))
+    return buffer
+
+
+def example() -> Buffer:
+    return packed(Array(4096, (10,), (4,), dtypes.float32, "C"), -7)
+
+
+def test_the_first_call_of_a_thread_gives_it_the_context(pretend):
+    pointers = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: pointers.append(driver.allocate(512)))
+        thread.start()
+        thread.join()
+    assert set(pointers) == set(pretend.memory)
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 1, 1))
+    thread = threading.Thread(target=start, args=((1, 1, 1), 0, 0, example()))
+    thread.start()
+    thread.join()
+    assert len(pretend.launches) == 1
+
+
+def test_properties(pretend):
+    seen = driver.properties()
+    assert seen == driver.Properties("Pretend GPU", (9, 0), CAPACITY, 132, 227 << 10, (13, 2))
+
+
+def test_copies_and_fills(pretend):
+    pointer = driver.allocate(1024)
+    host, out = np.arange(128, dtype=np.uint8), np.zeros(128, np.uint8)
+    driver.copy_host_to_device(pointer, host.ctypes.data, 128)
+    driver.copy_device_to_device(pointer + 512, pointer, 128)
+    driver.fill(pointer, 9, 64)
+    driver.copy_device_to_host(out.ctypes.data, pointer + 512, 128)
+    np.testing.assert_array_equal(out, host)
+    driver.copy_device_to_host(out.ctypes.data, pointer, 128)
+    np.testing.assert_array_equal(out, [9] * 64 + list(range(64, 128)))
+    driver.release(pointer)
+    with pytest.raises(DeviceError, match=r"cuMemFree_v2: the driver reported CUDA_ERROR_INVALID"):
+        driver.release(pointer)
+
+
+def test_a_failed_kernel_is_reported_with_advice(pretend):
+    driver.synchronize()
+    pretend.fail_with = 700
+    says = (
+        r"cuCtxSynchronize: the driver reported CUDA_ERROR_ILLEGAL_ADDRESS \(700\): what happened"
+    )
+    with pytest.raises(DeviceError, match=says + "happened; run the kernel on the cpu target"):
+        driver.synchronize()
+
+
+def test_streams_and_events(pretend):
+    stream, event = driver.create_stream(), driver.create_event()
+    driver.record_event(event, stream)
+    driver.stream_wait(stream, event)
+    driver.synchronize_stream(stream)
+    driver.synchronize_event(event)
+    assert driver.elapsed_seconds(event, event) == 1.5
+    driver.destroy_stream(stream)
+    driver.destroy_event(event)
+    assert pretend.alive == 0
+
+
+def test_a_launch_hands_over_every_slot(pretend):
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 2, 1))
+    start((3, 4, 5), 16, 0x7F00_1234_5678, example())
+    slots = [0, 0, 10, 4, 4096, 10, 4, -7]
+    geometry = (3, 4, 5, 32, 2, 1)
+    assert pretend.launches == [(0x1234_5678_9ABC, geometry, 16, 0x7F00_1234_5678, slots)]
+
+
+def test_half_arrays_and_scalars_have_as_many_slots_as_parameters(pretend):
+    """The PTX's parameters, counted in its text, are the slots: one each."""
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        array = Array(4096, (2, 5), (20, 4), dtype, "A")
+        kinds = tuple(arguments.numba_type(arguments.type_of(v)) for v in (array, True))
+        two_kernel = cuda.jit(lambda x, flag: None)
+        ptx = loading.compile_kernel(two_kernel, kinds, (9, 0)).text
+        signature = ptx[ptx.index(".entry") : ptx.index("{")]
+        assert signature.count(".param") == len(packed(array, True).parameters) == 10
+
+
+def test_large_shared_memory_is_asked_for_once(pretend):
+    pretend.static_shared = 1024
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 1, 1))
+    start((1, 1, 1), 47 << 10, 0, example())
+    assert pretend.attributes == {}
+    for shared in (100_000, 60_000, 100_000):
+        start((1, 1, 1), shared, 0, example())
+        assert pretend.attributes == {8: 100_000}
+    with pytest.raises(KernelError, match="shared must be at most 231424 bytes on this device, be"):
+        start((1, 1, 1), 231_425, 0, example())
+
+
+def test_a_block_must_fit_the_registers(pretend):
+    pretend.max_threads, pretend.registers = 256, 200
+    kernel = loading.load_kernel(scale_kernel, KINDS)
+    kernel.starter((256, 1, 1))
+    says = "scale_kernel: block must have at most 256 threads for this kernel, which takes 200"
+    with pytest.raises(KernelError, match=says):
+        kernel.starter((512, 1, 1))
+
+
+def test_options_reach_the_driver(pretend):
+    limited = cuda.jit(max_registers=40, shared_memory_carveout="MaxShared")(scale_kernel.py_func)
+    loading.load_kernel(limited, KINDS)
+    ((image, options),) = pretend.modules
+    assert options[0] == 40
+    assert options[6] == 8192
+    assert b".entry" in image
+    assert pretend.attributes == {9: 100}
+
+
+def test_the_assembler_inside_the_driver_is_quoted(pretend):
+    pretend.fail_with, pretend.log = 218, b"ptxas fatal :\n  no\0"
+    with pytest.raises(DeviceError, match=r"scale_kernel: .*OTHER \(218\).*log: ptxas fatal : no"):
+        loading.load_kernel(scale_kernel, KINDS)
+
+
+def test_a_launch_that_fails(pretend):
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 1, 1))
+    pretend.fail_with = 701
+    with pytest.raises(DeviceError, match=r"scale_kernel: the driver .*\(701\).*fewer threads"):
+        start((1, 1, 1), 0, 0, example())
+
+
+def test_the_allocator_over_the_driver(pretend):
+    allocator = CachingAllocator(CudaBackend())
+    first = allocator.malloc(40 * MIB)
+    allocator.free(first)
+    second = allocator.malloc(50 * MIB)
+    assert [len(m) for m in pretend.memory.values()] == [50 * MIB]
+    with pytest.raises(OutOfMemoryError, match=r"14\.00 MiB left of the device's 64\.00 MiB"):
+        allocator.malloc(20 * MIB)
+    allocator.free(second)
+    allocator.empty_cache()
+    assert pretend.memory == {}
+    assert allocator.total() == CAPACITY
