@@ -139,8 +139,8 @@ def promote_scalar(dtype: DType, scalar: bool | int | float) -> DType:
 def to_storage(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """`values` as the bytes that a tensor of `dtype` stores (bfloat16: round to nearest even)."""
     if dtype is not bfloat16:
-        return np.ascontiguousarray(values, dtype=dtype.storage)
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        return np.asarray(values, dtype=dtype.storage, order="C")
+    bits = np.asarray(values, dtype=np.float32, order="C").view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16
     quiet_nan = (bits >> 16) | np.uint32(0x40)
     nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)

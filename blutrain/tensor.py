@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import numpy as np
 
@@ -72,11 +72,11 @@ def dense_strides(shape: Sequence[int]) -> Shape:
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether the elements lie row-major without gaps (extents of 1 do not matter)."""
+    if 0 in shape:
+        return True
     step = 1
     for k in range(len(shape) - 1, -1, -1):
         extent = shape[k]
-        if extent == 0:
-            return True
         if extent != 1:
             if strides[k] != step:
                 return False
@@ -105,6 +105,36 @@ class Tensor:
         "__weakref__", "_hooks", "dtype", "grad", "is_contiguous", "is_view", "node", "offset",
         "output_index", "requires_grad", "shape", "size", "storage", "strides",
     )  # fmt: skip
+
+    if TYPE_CHECKING:
+        # What blutrain.ops attaches, for type checkers and editors; the functions have the text.
+        def _method(self, *args: Any, **params: Any) -> Tensor: ...
+
+        abs = add = clamp = clone = contiguous = cos = div = eq = erf = exp = ge = gelu = _method
+        gt = le = log = log_softmax = lt = matmul = max = maximum = mean = min = _method
+        minimum = mul = ne = neg = pow = relu = requires_grad_ = reshape = rsqrt = _method
+        sigmoid = silu = sin = softmax = sqrt = sub = sum = tanh = to = var = _method
+        add_ = copy_ = div_ = fill_ = mul_ = sub_ = zero_ = _method
+
+        def split(self, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]: ...
+        def backward(
+            self, gradient: Tensor | None = None, retain_graph: bool = False
+        ) -> None: ...
+        def register_hook(self, hook: Any) -> Any: ...
+        def retain_grad(self) -> None: ...
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any: ...
+        def __dlpack__(self, *, stream: Any = None, **unused: Any) -> Any: ...
+        def __dlpack_device__(self) -> tuple[int, int]: ...
+        def __setitem__(self, key: Any, value: Any) -> None: ...
+        def __neg__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def _binary(self, other: Any) -> Tensor: ...
+
+        __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = _binary
+        __mul__ = __rmul__ = __imul__ = __truediv__ = __rtruediv__ = __itruediv__ = _binary
+        __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _binary
+        __lt__ = __le__ = __gt__ = __ge__ = _binary
+        __eq__ = __ne__ = _binary  # type: ignore[assignment]
 
     # Set by blutrain.autograd: (base, view, how to carry a gradient back) is told to the tape.
     _view_hook: ClassVar[Callable[..., Tensor] | None] = None

@@ -179,6 +179,11 @@ def choose(of: str, problem: Any = None) -> Callable[..., Any]:
     raise KernelError(message(of, "must have a variant for this problem", problem))
 
 
+def has_tuned(of: str) -> bool:
+    """Whether `of` has a variant for this target that `portable_only` switches off."""
+    return any(not v.portable and v.target in (None, TARGET) for v in _VARIANTS.get(of, ()))
+
+
 @contextmanager
 def portable_only() -> Iterator[None]:
     """Run the portable kernels alone within a block, whatever tuned variants exist."""

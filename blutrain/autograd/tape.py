@@ -13,7 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blutrain.errors import AutogradError, message
 from blutrain.tensor import Tensor
@@ -80,6 +80,11 @@ class Context:
     Attributes:
         needs: for each tensor input, whether its gradient is wanted.
     """
+
+    if TYPE_CHECKING:
+        # An operation may keep plain values under names of its own: `ctx.eps = eps`.
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, needs: tuple[bool, ...]) -> None:
         self.needs = needs

@@ -378,7 +378,7 @@ def pow(x: Tensor | Number, y: Tensor | Number) -> Tensor:
         >>> bt.pow(bt.tensor([3.0]), 2).tolist()
         [9.0]
     """
-    if isinstance(x, Tensor) and y == 2:
+    if isinstance(x, Tensor) and isinstance(y, (int, float)) and y == 2:
         return _binary("mul", x, x)
     return _binary("pow", x, y)
 

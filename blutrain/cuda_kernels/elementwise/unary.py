@@ -8,6 +8,7 @@ two reads and one write backward, so all are bound by memory.
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -116,7 +117,7 @@ def _neg_dx(x, dy):
 
 @cuda.jit(device=True)
 def _abs(x):
-    return abs(x)
+    return builtins.abs(x)
 
 
 @cuda.jit(device=True)
