@@ -27,7 +27,7 @@ from numba.extending import lower_builtin, lower_getattr, models, register_model
 _I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
-class HalfArray(types.Type):  # type: ignore[misc]
+class HalfArray(types.Type):
     """The Numba type of an array of 16-bit floats.
 
     Attributes:
@@ -46,7 +46,7 @@ class HalfArray(types.Type):  # type: ignore[misc]
 
 
 @register_model(HalfArray)
-class _HalfArrayModel(models.StructModel):  # type: ignore[misc]
+class _HalfArrayModel(models.StructModel):
     """The fields of Numba's own array model, over 16-bit words."""
 
     def __init__(self, dmm: Any, fe_type: HalfArray) -> None:
@@ -219,14 +219,14 @@ def _ndim(context: Any, builder: Any, array_type: HalfArray, array: Any) -> Any:
 
 def _register_typing(templates: Any, registry: Any) -> None:
     @registry.register_global(operator.getitem)
-    class GetItem(templates.AbstractTemplate):  # type: ignore[misc]
+    class GetItem(templates.AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             if _index_types(*args) is None:
                 return None
             return templates.signature(types.float32, *args)
 
     @registry.register_global(operator.setitem)
-    class SetItem(templates.AbstractTemplate):  # type: ignore[misc]
+    class SetItem(templates.AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             array, index, value = args
             real = isinstance(value, types.Float | types.Integer | types.Boolean)
@@ -237,14 +237,14 @@ def _register_typing(templates: Any, registry: Any) -> None:
             return templates.signature(types.none, array, index, stored)
 
     @registry.register_global(len)
-    class Length(templates.AbstractTemplate):  # type: ignore[misc]
+    class Length(templates.AbstractTemplate):
         def generic(self, args: Any, kws: Any) -> Any:
             if len(args) == 1 and isinstance(args[0], HalfArray) and args[0].ndim:
                 return templates.signature(types.intp, *args)
             return None
 
     @registry.register_attr
-    class Attributes(templates.AttributeTemplate):  # type: ignore[misc]
+    class Attributes(templates.AttributeTemplate):
         key = HalfArray
 
         def resolve_shape(self, array: HalfArray) -> Any:

@@ -89,9 +89,7 @@ def test_copies_and_fills(pretend):
 def test_a_failed_kernel_is_reported_with_advice(pretend):
     driver.synchronize()
     pretend.fail_with = 700
-    says = (
-        r"cuCtxSynchronize: the driver reported CUDA_ERROR_ILLEGAL_ADDRESS \(700\): what happened"
-    )
+    says = r"cuCtxSynchronize: the driver reported CUDA_ERROR_ILLEGAL_ADDRESS \(700\): what "
     with pytest.raises(DeviceError, match=says + "happened; run the kernel on the cpu target"):
         driver.synchronize()
 
