@@ -49,7 +49,8 @@ def train_ours(
 ) -> tuple[list[float], dict[str, np.ndarray[Any, Any]]]:
     """Losses, and the first step's gradients before clipping."""
     optimizer = optim.AdamW(optim.decay_groups(model, WEIGHT_DECAY), lr=LEARNING_RATE, betas=BETAS)
-    losses, gradients = [], {}
+    losses: list[float] = []
+    gradients: dict[str, np.ndarray[Any, Any]] = {}
     for tokens, targets in data:
         loss = model.loss(bt.from_numpy(tokens), bt.from_numpy(targets))
         model.zero_grad()
@@ -69,7 +70,8 @@ def train_theirs(
 ) -> tuple[list[float], dict[str, np.ndarray[Any, Any]]]:
     """The same, by PyTorch."""
     optimizer = torch.optim.AdamW(decay_groups(peer, WEIGHT_DECAY), lr=LEARNING_RATE, betas=BETAS)
-    losses, gradients = [], {}
+    losses: list[float] = []
+    gradients: dict[str, np.ndarray[Any, Any]] = {}
     for tokens, targets in data:
         loss = peer.loss(to_torch(tokens, device), to_torch(targets, device))
         optimizer.zero_grad()

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ import blutrain as bt
 from blutrain import optim
 from blutrain.device import TARGET, synchronize
 from blutrain.models import GPT2, PRESETS
+
+Array = np.ndarray[Any, Any]
 
 CONFIG = PRESETS["small"]
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 6e-4, (0.9, 0.95), 0.1, 1.0
@@ -55,7 +58,7 @@ class Run:
         self.losses = self.losses or other.losses
 
 
-def batch(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+def batch(batch_size: int) -> tuple[Array, Array]:
     """One batch of GPT-2's tokens, the same for both."""
     shape = (batch_size, CONFIG.block_size + 1)
     window = np.random.default_rng(0).integers(0, 50257, shape)
@@ -90,7 +93,7 @@ def run_ours(batch_size: int, steps: int) -> Run:
         optim.clip_grad_norm(model.parameters(), CLIP)
         optimizer.step()
         model.zero_grad()
-        return loss.item()
+        return float(loss.item())
 
     bt.memory.empty_cache()
     bt.memory.reset_peak_memory_stats()

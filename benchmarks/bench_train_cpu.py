@@ -12,6 +12,8 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,8 @@ import blutrain as bt
 from blutrain import optim
 from blutrain.device import TARGET, synchronize
 from blutrain.models import GPT2, GPT2Config
+
+Array = np.ndarray[Any, Any]
 
 CONFIG = GPT2Config(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128)
 BATCH_SIZE, STEPS_A_ROUND = 12, 20
@@ -38,7 +42,7 @@ def tokens_per_second(step: Callable[[], None]) -> float:
     return STEPS_A_ROUND * BATCH_SIZE * CONFIG.block_size / elapsed
 
 
-def our_step(model: GPT2, tokens: np.ndarray, targets: np.ndarray) -> Callable[[], None]:
+def our_step(model: GPT2, tokens: Array, targets: Array) -> Callable[[], None]:
     """One training step of blutrain, batch upload and loss read-out included."""
     groups = optim.decay_groups(model, WEIGHT_DECAY)
     optimizer = optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS)
@@ -54,7 +58,7 @@ def our_step(model: GPT2, tokens: np.ndarray, targets: np.ndarray) -> Callable[[
     return step
 
 
-def their_step(model: GPT2, tokens: np.ndarray, targets: np.ndarray) -> Callable[[], None]:
+def their_step(model: GPT2, tokens: Array, targets: Array) -> Callable[[], None]:
     """The same step of PyTorch, with its fused AdamW."""
     peer = like(model, "cpu")
     groups = decay_groups(peer, WEIGHT_DECAY)
@@ -88,7 +92,7 @@ def main() -> int:
     tokens, targets = window[:, :-1].copy(), window[:, 1:].copy()
     steps = [their_step(model, tokens, targets), our_step(model, tokens, targets)]
     theirs, ours = alternate(
-        [lambda s=s: tokens_per_second(s) for s in steps], repeats=arguments.rounds
+        [partial(tokens_per_second, step) for step in steps], repeats=arguments.rounds
     )
     case = f"GPT-2 4x128, T {CONFIG.block_size}, B {BATCH_SIZE}, {cores()} cores"
     peer = f"PyTorch {torch.__version__} eager"

@@ -94,7 +94,8 @@ def like(model: GPT2, device: str) -> TorchGPT2:
     peer = TorchGPT2(model.config)
     state = {name: torch.from_numpy(t.numpy()) for name, t in model.state_dict().items()}
     peer.load_state_dict(state, strict=True)
-    return peer.to(device)
+    peer.to(device)
+    return peer
 
 
 def decay_groups(peer: TorchGPT2, weight_decay: float) -> list[dict[str, Any]]:

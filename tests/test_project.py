@@ -168,6 +168,18 @@ def test_launchers_are_typed() -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_attached_methods_are_declared_for_type_checkers() -> None:
+    tree = ast.parse((PACKAGE / "tensor.py").read_text())
+    block = next(
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
+    )
+    declared = {n.name for n in block.body if isinstance(n, ast.FunctionDef)}
+    declared |= {t.id for n in block.body if isinstance(n, ast.Assign) for t in n.targets}
+    assert set(bt.ops._METHODS) - {"__repr__", "__str__"} == declared - {"_method", "_binary"}
+
+
 def test_names_say_what_is_inside() -> None:
     vague = {"utils", "util", "helpers", "helper", "misc", "common_utils"}
     assert not [p for p in modules() if p.stem in vague or vague & set(p.parts)]
