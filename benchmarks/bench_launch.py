@@ -27,7 +27,7 @@ LAUNCHES, REPEATS = 500, 20
 ELEMENTS, BLOCK = 1024, 256
 
 
-@cuda.jit  # type: ignore[untyped-decorator]
+@cuda.jit
 def touch_kernel(x: Any, y: Any, z: Any) -> None:
     """The least that uses all three arguments."""
     i = cuda.grid(1)
