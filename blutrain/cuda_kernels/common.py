@@ -8,6 +8,7 @@ WARP = 32
 FULL_MASK = 0xFFFFFFFF
 BLOCK = 256  # threads of a block of an elementwise or row kernel: 8 warps
 N_WARPS = BLOCK // WARP
+ROWS_BLOCK = (WARP, N_WARPS)  # a block for one warp a row: threadIdx.x is the lane, .y the row
 
 
 def blocks_for(n: int, per_block: int = BLOCK) -> int:

@@ -20,6 +20,9 @@ from blutrain.device.cpu.syntax import (
 
 _PURE = frozenset({"min", "max", "abs", "int", "float", "bool", "len", "round", "range", "type"})
 
+# Their functions compute from their operands and touch no memory (`array_at` makes a window on it).
+_PURE_MODULES = ("blutrain.device.cpu", "blutrain.device.pointer")
+
 
 def is_pure(call: ast.Call, program: Program) -> bool:
     """Whether a call depends on its operands alone: a cast, `min`, a function of `math`."""
@@ -36,7 +39,7 @@ def is_pure(call: ast.Call, program: Program) -> bool:
     if isinstance(value, types.Type) or isinstance(value, type):
         return True
     module = getattr(value, "__module__", "") or ""
-    return module in ("math", "numpy") or module.startswith("blutrain.device.cpu")
+    return module in ("math", "numpy") or module.startswith(_PURE_MODULES)
 
 
 def stored_arrays(body: Sequence[ast.stmt]) -> set[str]:
