@@ -162,6 +162,7 @@ class Properties:
         compute_capability: (major, minor).
         memory: bytes of global memory.
         n_multiprocessors: streaming multiprocessors.
+        clock_hz: their highest clock.
         max_shared: bytes of shared memory that one block can have at most.
         driver: the driver's CUDA version, (major, minor).
     """
@@ -170,6 +171,7 @@ class Properties:
     compute_capability: tuple[int, int]
     memory: int
     n_multiprocessors: int
+    clock_hz: float
     max_shared: int
     driver: tuple[int, int]
 
@@ -196,6 +198,7 @@ def properties() -> Properties:
         compute_capability=(_attribute(75), _attribute(76)),
         memory=memory.value,
         n_multiprocessors=_attribute(16),  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        clock_hz=_attribute(13) * 1e3,  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, in kHz
         max_shared=_attribute(97),  # ..._MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         driver=(version.value // 1000, version.value % 1000 // 10),
     )
