@@ -36,7 +36,7 @@ def _measured_on_cpu() -> float:
 def _peak_of_gpu() -> float:
     from blutrain.device.cuda import driver
 
+    device = driver.properties()
     # Float32 cores a multiprocessor (CUDA C programming guide, throughput of instructions).
-    major, minor = driver.compute_capability()
-    cores = 64 if (major, minor) in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
-    return float(driver.multiprocessors() * cores * 2 * driver.clock_hz())
+    cores = 64 if device.compute_capability in ((7, 0), (7, 2), (7, 5), (8, 0)) else 128
+    return float(device.n_multiprocessors * cores * 2 * device.clock_hz)

@@ -7,7 +7,7 @@ from blutrain.data.corpus import (
     prepare,
     unigram_entropy,
 )
-from blutrain.data.loader import TokenLoader, evaluation_batches
+from blutrain.data.loader import Batch, TokenLoader, evaluation_batches
 from blutrain.data.stdlib_text import Document, standard_library
 from blutrain.data.token_file import Tokens, as_tokens, read_tokens, write_tokens
 from blutrain.data.tokenizer import (
@@ -21,6 +21,7 @@ from blutrain.data.tokenizer import (
 
 __all__ = [
     "BPETokenizer",
+    "Batch",
     "ByteTokenizer",
     "Corpus",
     "Document",

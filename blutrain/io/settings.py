@@ -102,7 +102,7 @@ def read_config(path: Path, kind: type[Any]) -> dict[str, Any]:
         got = type(values).__name__
         raise SettingsError(message("--config", f"{path} must hold names and values", got))
     hints = {name: _plain(hint) for name, hint in typing.get_type_hints(kind).items()}
-    choices = {f.name: f.metadata.get("choices") for f in fields(kind)}
+    choices: dict[str, list[str]] = {f.name: f.metadata.get("choices") or [] for f in fields(kind)}
     settings = {}
     for key, value in values.items():
         name = key.replace("-", "_")

@@ -100,7 +100,8 @@ class Block(Module):
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) → (B, T, C)
         """Apply the layer."""
         x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
+        x = x + self.mlp(self.ln_2(x))
+        return x
 
 
 class GPT2(Module):

@@ -65,7 +65,8 @@ class MultiHeadAttention(Module):
             for part in ops.split(self.qkv(x), C, axis=-1)
         )
         heads = ops.attention(q, k, v, causal=self.causal)  # (B, H, T, D)
-        return self.dropout(self.proj(heads.transpose(1, 2).reshape(B, T, C)))
+        out: Tensor = self.dropout(self.proj(heads.transpose(1, 2).reshape(B, T, C)))
+        return out
 
     def extra(self) -> str:
         """Heads, for `repr`."""
@@ -107,4 +108,5 @@ class MLP(Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (..., C) → (..., C)
         """Apply it to every position."""
-        return self.dropout(self.proj(self.gelu(self.fc(x))))
+        out: Tensor = self.dropout(self.proj(self.gelu(self.fc(x))))
+        return out
