@@ -55,7 +55,7 @@ from blutrain.cuda_kernels.reduction.var import var
 from blutrain.cuda_kernels.softmax.log_softmax import log_softmax
 from blutrain.cuda_kernels.softmax.softmax import softmax
 from blutrain.device import TARGET
-from blutrain.errors import AutogradError, DeviceError, DTypeError, message
+from blutrain.errors import AutogradError, DeviceError, DTypeError, ShapeError, message
 from blutrain.tensor import Storage, Tensor, empty, empty_like, from_numpy, zeros
 
 __all__ = [
@@ -93,12 +93,13 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
         kind = data.dtype if dtype is None else dtypes.as_dtype(dtype)
         out = clone(cast(data.detach(), kind))
     else:
-        values = np.asarray(data)
+        try:
+            values = np.asarray(data)
+        except ValueError as error:
+            raise ShapeError(message("tensor", "rows must be even", str(error))) from None
         if dtype is None and not isinstance(data, (np.ndarray, np.generic)):
             if values.dtype == np.float64:
                 dtype = dtypes.float32
-        if values.dtype == object:
-            raise DTypeError(message("tensor", "data must be numbers in even rows", type(data).__name__))
         out = from_numpy(values, dtype)
     return set_requires_grad(out, requires_grad)
 

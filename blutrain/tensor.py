@@ -488,6 +488,8 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     Runs of old dimensions that step evenly are one long dimension; every new extent must lie
     within one such run.
     """
+    if 0 in shape:
+        return dense_strides(new)
     runs: list[tuple[int, int]] = []
     for n, s in zip(shape, strides):
         if n == 1:
