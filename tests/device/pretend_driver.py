@@ -14,6 +14,8 @@ CONTEXT = 0x77
 
 
 class PretendDriver:
+    CLOCK_KHZ = 1_980_000
+
     def __init__(self) -> None:
         self.initialised = False
         self.thread = threading.local()
@@ -58,7 +60,7 @@ class PretendDriver:
         return 0 if self.initialised else NOT_INITIALIZED
 
     def cuDeviceGetAttribute(self, out, which, device):
-        out._obj.value = {75: 9, 76: 0, 16: 132, 97: 227 << 10}[which]
+        out._obj.value = {13: self.CLOCK_KHZ, 75: 9, 76: 0, 16: 132, 97: 227 << 10}[which]
         return 0 if self.initialised else NOT_INITIALIZED
 
     def cuDeviceTotalMem_v2(self, out, device):

@@ -68,7 +68,9 @@ def test_the_first_call_of_a_thread_gives_it_the_context(pretend):
 
 def test_properties(pretend):
     seen = driver.properties()
-    assert seen == driver.Properties("Pretend GPU", (9, 0), CAPACITY, 132, 227 << 10, (13, 2))
+    assert seen == driver.Properties(
+        "Pretend GPU", (9, 0), CAPACITY, 132, PretendDriver.CLOCK_KHZ * 1e3, 227 << 10, (13, 2)
+    )
 
 
 def test_copies_and_fills(pretend):

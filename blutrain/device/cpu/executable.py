@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import pickle
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from blutrain.device.cpu import native
 from blutrain.errors import KernelError, message
 
-_ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 7)
-)
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 7))
 # A launch shorter than this runs on the calling thread: waking others would cost more.
 _WORTH_THREADS = 1e-3
 _pool: ThreadPoolExecutor | None = None
@@ -46,7 +45,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_workers)
 
 
-class NegativeArgument(Exception):  # noqa: N818
+class NegativeArgument(Exception):
     """A scalar argument is negative where the program was compiled for others."""
 
 
@@ -95,36 +94,51 @@ class CompiledKernel:
 
     def _run(self, grid: tuple[int, int, int], shared_bytes: int, slots: int) -> None:
         n_blocks = grid[0] * grid[1] * grid[2]
-        expected = self._seconds_a_block
-        if expected is None or self.serial or expected * n_blocks < _WORTH_THREADS or n_blocks == 1:
-            began = time.perf_counter()
-            self._run_blocks(0, n_blocks, grid, shared_bytes, slots)
-            taken = (time.perf_counter() - began) / max(1, n_blocks)
-            self._seconds_a_block = taken if expected is None else min(taken, expected)
-            return
-        workers = n_workers()
-        # A few shares a worker, so that one that was held up does not keep all waiting.
-        share = max(1, -(-n_blocks // (workers * 4)))
-        tasks = [
-            _workers().submit(
-                self._run_blocks, first, min(first + share, n_blocks), grid, shared_bytes, slots
-            )
-            for first in range(0, n_blocks, share)
-        ]
-        for task in tasks:
-            task.result()
+        expected = (self._seconds_a_block or 0.0) * n_blocks
+        workers = 1 if self.serial or expected < _WORTH_THREADS else min(n_workers(), n_blocks)
+        if workers == 1:
+            seconds = self._run_blocks(0, n_blocks, grid, shared_bytes, slots)
+        else:
+            # A few shares a worker, so that one that was held up does not keep all waiting.
+            share = max(1, -(-n_blocks // (workers * 4)))
+            turns = itertools.count()  # next() cannot be interrupted: each share is run once
+
+            def work() -> float:
+                taken = 0.0
+                while (first := next(turns) * share) < n_blocks:
+                    last = min(first + share, n_blocks)
+                    taken += self._run_blocks(first, last, grid, shared_bytes, slots)
+                return taken
+
+            others = [_workers().submit(work) for _ in range(workers - 1)]
+            try:
+                seconds = work()
+            finally:
+                # Whoever has not begun by now has nothing left to do.
+                begun = [task for task in others if not task.cancel()]
+                wait(begun)
+            seconds += sum(task.result() for task in begun)
+        # The last launch tells best what the next will cost: shapes change, and a kernel's first
+        # run finds the caches cold.
+        self._seconds_a_block = seconds / max(1, n_blocks)
 
     def _run_blocks(
         self, first: int, last: int, grid: tuple[int, int, int], shared_bytes: int, slots: int
-    ) -> None:
-        """Run some of the blocks on this thread. ctypes lets other Python threads run meanwhile."""
+    ) -> float:
+        """Run some of the blocks on this thread. ctypes lets other Python threads run meanwhile.
+
+        Returns:
+            Seconds of this thread's own, however busy the machine is.
+        """
         result, exception = ctypes.c_void_p(), ctypes.c_void_p()
+        began = time.thread_time()
         status = self._entry(
             ctypes.addressof(result), ctypes.addressof(exception), first, last, *grid,
             shared_bytes, slots,
         )  # fmt: skip
         if status:
             self._fail(exception.value)
+        return time.thread_time() - began
 
     def _fail(self, exception: int | None) -> None:
         """Raise what the kernel raised as a KernelError."""
