@@ -4,7 +4,7 @@ A kernel that serves many tensors in one launch (an optimizer step over every pa
 each tensor as an argument. It takes one table of addresses and sizes, an int64 tensor, and turns an
 address into an array:
 
-    param = array_at(table[tensor, 0], size, like)
+    param = array_at(table[tensor, 0], first, size, like)
     param[i] -= step
 
 `like` is any array argument of the wanted element type: only its type counts, its elements are
@@ -28,12 +28,13 @@ from numba.extending import intrinsic, overload
 from blutrain.device.half import HalfArray
 
 
-def array_at(address: int, size: int, like: Any) -> Any:
-    """The dense 1-D array of `size` elements at `address`, for use inside kernels.
+def array_at(address: int, first: int, size: int, like: Any) -> Any:
+    """A window on elements `first` to `first + size` of an array, for use inside kernels.
 
     Args:
-        address: address of the first element on the kernel's device, an integer.
-        size: number of elements.
+        address: address of the array's element 0 on the kernel's device, an integer.
+        first: which element the window's element 0 is.
+        size: number of elements of the window.
         like: an array whose element type the result has.
     """
     raise NotImplementedError("array_at: only compiled kernels can call it")
@@ -49,18 +50,22 @@ def _dense_type(like: types.Type) -> types.Type:
 
 
 def _array_at_intrinsic(
-    typing_context: Any, address: types.Type, size: types.Type, like: types.Type
+    typing_context: Any,
+    address: types.Type,
+    first: types.Type,
+    size: types.Type,
+    like: types.Type,
 ) -> Any:
     """Typing and lowering, the same for both targets: fill the fields of an array struct."""
     result = _dense_type(like)
-    signature = result(types.int64, types.int64, like)
+    signature = result(types.int64, types.int64, types.int64, like)
 
     def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, size, _ = values
+        address, first, size, _ = values
         array = cgutils.create_struct_proxy(result)(context, builder)
         pointer_type = array.data.type
         item = context.get_constant(types.intp, context.get_abi_sizeof(pointer_type.pointee))
-        array.data = builder.inttoptr(address, pointer_type)
+        array.data = builder.gep(builder.inttoptr(address, pointer_type), [first])
         array.nitems = size
         array.itemsize = item
         array.shape = cgutils.pack_array(builder, [size])
@@ -78,10 +83,10 @@ _array_at_cpu = intrinsic(_array_at_intrinsic)
 
 
 @cuda_overload(array_at, target="cuda", inline="always")
-def _cuda_array_at(address, size, like):  # type: ignore[no-untyped-def]  # Numba compares the names
-    return lambda address, size, like: _array_at_cuda(address, size, like)
+def _cuda_array_at(address, first, size, like):  # type: ignore[no-untyped-def]  # Numba compares the names
+    return lambda address, first, size, like: _array_at_cuda(address, first, size, like)
 
 
 @overload(array_at, target="cpu", inline="never")
-def _cpu_array_at(address, size, like):  # type: ignore[no-untyped-def]  # with the lambda's
-    return lambda address, size, like: _array_at_cpu(address, size, like)
+def _cpu_array_at(address, first, size, like):  # type: ignore[no-untyped-def]  # with the lambda's
+    return lambda address, first, size, like: _array_at_cpu(address, first, size, like)

@@ -17,7 +17,7 @@ import numpy as np
 from numba import cuda
 
 from blutrain import dtypes
-from blutrain.cuda_kernels.common import BLOCK, FULL_MASK, WARP, blocks_for
+from blutrain.cuda_kernels.common import FULL_MASK, N_WARPS, ROWS_BLOCK, WARP, blocks_for
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.validate import check_tensor
 from blutrain.device import launch
@@ -50,13 +50,13 @@ def first_bad_index_kernel(
 ):
     """One warp a stretch of PER_WARP indices."""
     n = indices.size
-    warp = cuda.grid(1) // WARP
+    warp = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if warp >= first_bad.size:  # a whole warp leaves, so the shuffles below stay full
         return
     first = n
     for k in range(PER_LANE):
         # Downwards, so that the last one kept is the first one bad.
-        at = warp * PER_WARP + (PER_LANE - 1 - k) * WARP + cuda.threadIdx.x % WARP
+        at = warp * PER_WARP + (PER_LANE - 1 - k) * WARP + cuda.threadIdx.x
         if at < n:
             index = indices[at]
             if (index < 0 or index >= upper) and index != ignored:
@@ -66,7 +66,7 @@ def first_bad_index_kernel(
     first = min(first, cuda.shfl_xor_sync(FULL_MASK, first, 4))
     first = min(first, cuda.shfl_xor_sync(FULL_MASK, first, 2))
     first = min(first, cuda.shfl_xor_sync(FULL_MASK, first, 1))
-    if cuda.threadIdx.x % WARP == 0:
+    if cuda.threadIdx.x == 0:
         first_bad[warp] = first
 
 
@@ -98,8 +98,8 @@ def check_indices(
     first_bad = empty((n_warps,), dtypes.int64)
     launch(
         first_bad_index_kernel,
-        blocks_for(n_warps * WARP),
-        BLOCK,
+        blocks_for(n_warps, N_WARPS),
+        ROWS_BLOCK,
         indices.array(n),
         upper,
         upper - 1 if ignored is None else ignored,

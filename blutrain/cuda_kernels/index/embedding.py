@@ -22,7 +22,7 @@ from numba import cuda, float32
 
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, register
 from blutrain.autograd.tape import Context
-from blutrain.cuda_kernels.common import BLOCK, N_WARPS, WARP, blocks_for
+from blutrain.cuda_kernels.common import BLOCK, N_WARPS, ROWS_BLOCK, WARP, blocks_for
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.index.bounds import check_indices
 from blutrain.cuda_kernels.index.token_order import sorted_keys
@@ -43,13 +43,13 @@ def embedding_forward_kernel(
 ):
     """One warp a lookup."""
     n_rows, n_cols = weight.shape
-    at = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    at = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if at >= indices.size:
         return
     index = indices[at]
     inside = index >= 0 and index < n_rows  # always, but in unchecked()
     row = index if inside else 0
-    for col in range(cuda.threadIdx.x % WARP, n_cols, WARP):
+    for col in range(cuda.threadIdx.x, n_cols, WARP):
         value = weight[row, col]
         y[at, col] = value if inside else type(value)(math.nan)
 
@@ -125,7 +125,7 @@ def embedding_forward(ctx: Context, indices: Tensor, weight: Tensor) -> Tensor:
         launch(
             embedding_forward_kernel,
             blocks_for(n, N_WARPS),
-            BLOCK,
+            ROWS_BLOCK,
             indices.array(n),
             weight,
             y.array(n, n_cols),

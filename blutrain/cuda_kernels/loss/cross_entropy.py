@@ -40,8 +40,7 @@ from blutrain.device import launch
 from blutrain.errors import DTypeError, ShapeError, message
 from blutrain.tensor import Tensor, empty, empty_like
 
-PER_THREAD = 4  # logits of a row that each thread of the backward kernel handles
-TILE = PER_THREAD * BLOCK
+TILE = 4 * BLOCK  # logits of a row that one block of the backward kernel handles
 
 
 @functools.cache
@@ -124,21 +123,17 @@ def cross_entropy_backward_kernel(
     n_cols = logits.shape[1]
     n_tiles = (n_cols + TILE - 1) // TILE
     row = cuda.blockIdx.x // n_tiles
-    first = cuda.blockIdx.x % n_tiles * TILE + cuda.threadIdx.x
+    begin = cuda.blockIdx.x % n_tiles * TILE
     target = targets[row]
     log_sum = log_sums[row]
     scale = dloss[0] * inverse_count[0]
     elsewhere = smoothing / type(smoothing)(n_cols)
-    for k in range(PER_THREAD):
-        col = first + k * BLOCK
-        if col < n_cols:
-            gradient = type(log_sum)(0.0)
-            if target != ignore_index:
-                gradient = math.exp(logits[row, col] - log_sum) - elsewhere
-                if col == target:
-                    gradient -= type(smoothing)(1.0) - smoothing
-                gradient *= scale
-            dlogits[row, col] = gradient
+    counts = target != ignore_index
+    for col in range(begin + cuda.threadIdx.x, min(n_cols, begin + TILE), BLOCK):
+        gradient = math.exp(logits[row, col] - log_sum) - elsewhere
+        if col == target:
+            gradient -= type(smoothing)(1.0) - smoothing
+        dlogits[row, col] = gradient * scale if counts else type(scale)(0.0)
 
 
 def cross_entropy_forward(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import cuda, float32
 
-from blutrain.cuda_kernels.common import BLOCK, N_WARPS, WARP, blocks_for, warp_sum
+from blutrain.cuda_kernels.common import N_WARPS, ROWS_BLOCK, WARP, blocks_for, warp_sum
 from blutrain.device import launch
 from blutrain.dtypes import DType
 from blutrain.tensor import Tensor, empty, zeros
@@ -41,8 +41,8 @@ def partial_sum_kernel(
 ):
     """One warp a column: add its partial sums."""
     n_cols, n_chunks = partial.shape
-    lane = cuda.threadIdx.x % WARP
-    col = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    col = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if col >= n_cols:  # a whole warp leaves, so the shuffles below stay full
         return
     value = float32(0.0)
@@ -59,5 +59,5 @@ def sum_partials(partial: Tensor, dtype: DType) -> Tensor:
     if n_chunks == 0 or n_cols == 0:
         return zeros((n_cols,), dtype)
     total = empty((n_cols,), dtype)
-    launch(partial_sum_kernel, blocks_for(n_cols, N_WARPS), BLOCK, partial, total)
+    launch(partial_sum_kernel, blocks_for(n_cols, N_WARPS), ROWS_BLOCK, partial, total)
     return total

@@ -38,7 +38,7 @@ from numba import cuda, float32
 
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, register
 from blutrain.autograd.tape import Context
-from blutrain.cuda_kernels.common import BLOCK, N_WARPS, WARP, blocks_for, warp_sum
+from blutrain.cuda_kernels.common import BLOCK, N_WARPS, ROWS_BLOCK, WARP, blocks_for, warp_sum
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.norm.column_sum import column_chunks, sum_partials
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_tensor
@@ -60,29 +60,29 @@ def layer_norm_forward_kernel(
 ):
     """One warp a row: mean, then the centred squares, then y."""
     n_rows, n_cols = x.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
 
     total = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        total += x[row, col]
+    for i in range(lane, n_cols, WARP):
+        total += x[row, i]
     total = warp_sum(total)
     row_mean = total / type(eps)(n_cols)
 
     squares = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        centred = x[row, col] - row_mean
+    for j in range(lane, n_cols, WARP):
+        centred = x[row, j] - row_mean
         squares += centred * centred
     squares = warp_sum(squares)
     row_rstd = type(eps)(1.0) / math.sqrt(squares / type(eps)(n_cols) + eps)
 
-    for col in range(lane, n_cols, WARP):
-        value = (x[row, col] - row_mean) * row_rstd * weight[col]
+    for k in range(lane, n_cols, WARP):
+        value = (x[row, k] - row_mean) * row_rstd * weight[k]
         if has_bias:
-            value += bias[col]
-        y[row, col] = value
+            value += bias[k]
+        y[row, k] = value
     if lane == 0:
         mean[row] = row_mean
         rstd[row] = row_rstd
@@ -99,8 +99,8 @@ def layer_norm_backward_dx_kernel(
 ):
     """One warp a row: dx = rstd (g - Σg / C - x̂ Σ(g x̂) / C) with g = dy w."""
     n_rows, n_cols = x.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
     row_mean = mean[row]
@@ -108,19 +108,19 @@ def layer_norm_backward_dx_kernel(
 
     sum_g = float32(0.0)
     sum_gx = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        g = dy[row, col] * weight[col]
+    for j in range(lane, n_cols, WARP):
+        g = dy[row, j] * weight[j]
         sum_g += g
-        sum_gx += g * ((x[row, col] - row_mean) * row_rstd)
+        sum_gx += g * ((x[row, j] - row_mean) * row_rstd)
     sum_g = warp_sum(sum_g)
     sum_gx = warp_sum(sum_gx)
     mean_g = sum_g / type(row_rstd)(n_cols)
     mean_gx = sum_gx / type(row_rstd)(n_cols)
 
-    for col in range(lane, n_cols, WARP):
-        g = dy[row, col] * weight[col]
-        normalised = (x[row, col] - row_mean) * row_rstd
-        dx[row, col] = row_rstd * (g - mean_g - normalised * mean_gx)
+    for k in range(lane, n_cols, WARP):
+        g = dy[row, k] * weight[k]
+        normalised = (x[row, k] - row_mean) * row_rstd
+        dx[row, k] = row_rstd * (g - mean_g - normalised * mean_gx)
 
 
 @cuda.jit
@@ -168,7 +168,7 @@ def layer_norm_forward(
         launch(
             layer_norm_forward_kernel,
             blocks_for(n_rows, N_WARPS),
-            BLOCK,
+            ROWS_BLOCK,
             x.array(n_rows, n_cols),
             weight,
             weight if bias is None else dense(bias),
@@ -197,7 +197,7 @@ def layer_norm_backward(
             launch(
                 layer_norm_backward_dx_kernel,
                 blocks_for(n_rows, N_WARPS),
-                BLOCK,
+                ROWS_BLOCK,
                 dy.array(*matrix),
                 x.array(*matrix),
                 weight,

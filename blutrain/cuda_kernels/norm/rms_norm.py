@@ -28,7 +28,7 @@ from numba import cuda, float32
 
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, register
 from blutrain.autograd.tape import Context
-from blutrain.cuda_kernels.common import BLOCK, N_WARPS, WARP, blocks_for, warp_sum
+from blutrain.cuda_kernels.common import BLOCK, N_WARPS, ROWS_BLOCK, WARP, blocks_for, warp_sum
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.norm.column_sum import column_chunks, sum_partials
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_tensor
@@ -47,18 +47,18 @@ def rms_norm_forward_kernel(
 ):
     """One warp a row: the squares' sum, then y."""
     n_rows, n_cols = x.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
     squares = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        value = x[row, col]
+    for j in range(lane, n_cols, WARP):
+        value = x[row, j]
         squares += value * value
     squares = warp_sum(squares)
     row_rstd = type(eps)(1.0) / math.sqrt(squares / type(eps)(n_cols) + eps)
-    for col in range(lane, n_cols, WARP):
-        y[row, col] = x[row, col] * row_rstd * weight[col]
+    for k in range(lane, n_cols, WARP):
+        y[row, k] = x[row, k] * row_rstd * weight[k]
     if lane == 0:
         rstd[row] = row_rstd
 
@@ -73,19 +73,19 @@ def rms_norm_backward_dx_kernel(
 ):
     """One warp a row: dx = rstd (g - x̂ Σ(g x̂) / C) with g = dy w."""
     n_rows, n_cols = x.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
     row_rstd = rstd[row]
     sum_gx = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        sum_gx += dy[row, col] * weight[col] * (x[row, col] * row_rstd)
+    for j in range(lane, n_cols, WARP):
+        sum_gx += dy[row, j] * weight[j] * (x[row, j] * row_rstd)
     sum_gx = warp_sum(sum_gx)
     mean_gx = sum_gx / type(row_rstd)(n_cols)
-    for col in range(lane, n_cols, WARP):
-        normalised = x[row, col] * row_rstd
-        dx[row, col] = row_rstd * (dy[row, col] * weight[col] - normalised * mean_gx)
+    for k in range(lane, n_cols, WARP):
+        normalised = x[row, k] * row_rstd
+        dx[row, k] = row_rstd * (dy[row, k] * weight[k] - normalised * mean_gx)
 
 
 @cuda.jit
@@ -125,7 +125,7 @@ def rms_norm_forward(ctx: Context, x: Tensor, weight: Tensor, *, eps: float) -> 
         launch(
             rms_norm_forward_kernel,
             blocks_for(n_rows, N_WARPS),
-            BLOCK,
+            ROWS_BLOCK,
             x.array(n_rows, n_cols),
             weight,
             y.array(n_rows, n_cols),
@@ -149,7 +149,7 @@ def rms_norm_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor |
             launch(
                 rms_norm_backward_dx_kernel,
                 blocks_for(n_rows, N_WARPS),
-                BLOCK,
+                ROWS_BLOCK,
                 dy.array(*matrix),
                 x.array(*matrix),
                 weight,

@@ -66,14 +66,14 @@ def adamw_kernel(
     """One block a chunk of CHUNK elements."""
     tensor = chunks[cuda.blockIdx.x, 0]
     begin = chunks[cuda.blockIdx.x, 1]
-    size = table[tensor, 4]
-    param = array_at(table[tensor, 0], size, like_param)
-    gradient = array_at(table[tensor, 1], size, like_param)
-    mean = array_at(table[tensor, 2], size, like_moment)
-    square = array_at(table[tensor, 3], size, like_moment)
+    size = min(table[tensor, 4] - begin, CHUNK)
+    param = array_at(table[tensor, 0], begin, size, like_param)
+    gradient = array_at(table[tensor, 1], begin, size, like_param)
+    mean = array_at(table[tensor, 2], begin, size, like_moment)
+    square = array_at(table[tensor, 3], begin, size, like_moment)
     decay = lr * weight_decays[tensor]
     scale = grad_scale[0]
-    for i in range(begin + cuda.threadIdx.x, min(size, begin + CHUNK), BLOCK):
+    for i in range(cuda.threadIdx.x, size, BLOCK):
         p = param[i]
         g = gradient[i] * scale
         m = mean[i]

@@ -56,10 +56,10 @@ def _norm_kernels(real: Any) -> tuple[Any, Any]:
         shared = cuda.shared.array(N_WARPS, real)
         tensor = chunks[cuda.blockIdx.x, 0]
         begin = chunks[cuda.blockIdx.x, 1]
-        size = table[tensor, 1]
-        x = array_at(table[tensor, 0], size, like)
+        size = min(table[tensor, 1] - begin, CHUNK)
+        x = array_at(table[tensor, 0], begin, size, like)
         total = real(0.0)
-        for i in range(begin + cuda.threadIdx.x, min(size, begin + CHUNK), BLOCK):
+        for i in range(cuda.threadIdx.x, size, BLOCK):
             value = x[i]
             total += value * value
         total = block_sum(total, shared)
@@ -105,9 +105,9 @@ def scale_kernel(
     """One block a chunk: x *= factor."""
     tensor = chunks[cuda.blockIdx.x, 0]
     begin = chunks[cuda.blockIdx.x, 1]
-    size = table[tensor, 1]
-    x = array_at(table[tensor, 0], size, like)
-    for i in range(begin + cuda.threadIdx.x, min(size, begin + CHUNK), BLOCK):
+    size = min(table[tensor, 1] - begin, CHUNK)
+    x = array_at(table[tensor, 0], begin, size, like)
+    for i in range(cuda.threadIdx.x, size, BLOCK):
         x[i] = x[i] * factor[0]
 
 

@@ -55,12 +55,12 @@ def sgd_kernel(
     """One block a chunk of CHUNK elements, without momentum."""
     tensor = chunks[cuda.blockIdx.x, 0]
     begin = chunks[cuda.blockIdx.x, 1]
-    size = table[tensor, 2]
-    param = array_at(table[tensor, 0], size, like)
-    gradient = array_at(table[tensor, 1], size, like)
+    size = min(table[tensor, 2] - begin, CHUNK)
+    param = array_at(table[tensor, 0], begin, size, like)
+    gradient = array_at(table[tensor, 1], begin, size, like)
     decay = weight_decays[tensor]
     scale = grad_scale[0]
-    for i in range(begin + cuda.threadIdx.x, min(size, begin + CHUNK), BLOCK):
+    for i in range(cuda.threadIdx.x, size, BLOCK):
         p = param[i]
         param[i] = p - lr * (gradient[i] * scale + decay * p)
 
@@ -80,13 +80,13 @@ def sgd_momentum_kernel(
     """One block a chunk of CHUNK elements."""
     tensor = chunks[cuda.blockIdx.x, 0]
     begin = chunks[cuda.blockIdx.x, 1]
-    size = table[tensor, 3]
-    param = array_at(table[tensor, 0], size, like)
-    gradient = array_at(table[tensor, 1], size, like)
-    buffer = array_at(table[tensor, 2], size, like_buffer)
+    size = min(table[tensor, 3] - begin, CHUNK)
+    param = array_at(table[tensor, 0], begin, size, like)
+    gradient = array_at(table[tensor, 1], begin, size, like)
+    buffer = array_at(table[tensor, 2], begin, size, like_buffer)
     decay = weight_decays[tensor]
     scale = grad_scale[0]
-    for i in range(begin + cuda.threadIdx.x, min(size, begin + CHUNK), BLOCK):
+    for i in range(cuda.threadIdx.x, size, BLOCK):
         p = param[i]
         g = gradient[i] * scale + decay * p
         b = momentum * buffer[i] + g

@@ -30,6 +30,7 @@ from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.common import (
     BLOCK,
     N_WARPS,
+    ROWS_BLOCK,
     WARP,
     block_sum,
     blocks_for,
@@ -49,20 +50,20 @@ def softmax_forward_kernel(
 ):
     """One warp a row: the maximum, the sum, then y."""
     n_rows, n_cols = x.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
     peak = float32(-math.inf)
-    for col in range(lane, n_cols, WARP):
-        peak = max(peak, x[row, col])
+    for i in range(lane, n_cols, WARP):
+        peak = max(peak, x[row, i])
     peak = warp_max(peak)
     total = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        total += math.exp(x[row, col] - peak)
+    for j in range(lane, n_cols, WARP):
+        total += math.exp(x[row, j] - peak)
     total = warp_sum(total)
-    for col in range(lane, n_cols, WARP):
-        y[row, col] = math.exp(x[row, col] - peak) / total
+    for k in range(lane, n_cols, WARP):
+        y[row, k] = math.exp(x[row, k] - peak) / total
 
 
 @cuda.jit
@@ -73,16 +74,16 @@ def softmax_backward_kernel(
 ):
     """One warp a row: dx = y (dy - Σ dy y)."""
     n_rows, n_cols = y.shape
-    lane = cuda.threadIdx.x % WARP
-    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.x // WARP
+    lane = cuda.threadIdx.x
+    row = cuda.blockIdx.x * N_WARPS + cuda.threadIdx.y
     if row >= n_rows:  # a whole warp leaves, so the shuffles below stay full
         return
     total = float32(0.0)
-    for col in range(lane, n_cols, WARP):
-        total += dy[row, col] * y[row, col]
+    for j in range(lane, n_cols, WARP):
+        total += dy[row, j] * y[row, j]
     total = warp_sum(total)
-    for col in range(lane, n_cols, WARP):
-        dx[row, col] = y[row, col] * (dy[row, col] - total)
+    for k in range(lane, n_cols, WARP):
+        dx[row, k] = y[row, k] * (dy[row, k] - total)
 
 
 @functools.cache
@@ -109,11 +110,11 @@ def _long_row_kernels(real: Any) -> tuple[Any, Any]:
         shared = cuda.shared.array(N_WARPS, real)
         row = cuda.blockIdx.x
         total = real(0.0)
-        for col in range(cuda.threadIdx.x, y.shape[1], BLOCK):
-            total += dy[row, col] * y[row, col]
+        for j in range(cuda.threadIdx.x, y.shape[1], BLOCK):
+            total += dy[row, j] * y[row, j]
         total = block_sum(total, shared)
-        for col in range(cuda.threadIdx.x, y.shape[1], BLOCK):
-            dx[row, col] = y[row, col] * (dy[row, col] - total)
+        for k in range(cuda.threadIdx.x, y.shape[1], BLOCK):
+            dx[row, k] = y[row, k] * (dy[row, k] - total)
 
     return softmax_forward_long_kernel, softmax_backward_long_kernel
 
@@ -129,7 +130,7 @@ def softmax_forward(ctx: Context, x: Tensor, *, axis: int) -> Tensor:
         if n_cols > rows.LONG_ROW:
             launch(_long_row_kernels(rows.computing_type(x.dtype))[0], n_rows, BLOCK, *arrays)
         else:
-            launch(softmax_forward_kernel, blocks_for(n_rows, N_WARPS), BLOCK, *arrays)
+            launch(softmax_forward_kernel, blocks_for(n_rows, N_WARPS), ROWS_BLOCK, *arrays)
     ctx.save(y)
     ctx.axis = axis
     return rows.axis_back(y, axis)
@@ -147,7 +148,7 @@ def softmax_backward(ctx: Context, dy: Tensor) -> Tensor:
         if n_cols > rows.LONG_ROW:
             launch(_long_row_kernels(rows.computing_type(y.dtype))[1], n_rows, BLOCK, *arrays)
         else:
-            launch(softmax_backward_kernel, blocks_for(n_rows, N_WARPS), BLOCK, *arrays)
+            launch(softmax_backward_kernel, blocks_for(n_rows, N_WARPS), ROWS_BLOCK, *arrays)
     return rows.axis_back(dx, ctx.axis)
 
 
