@@ -268,5 +268,6 @@ ATTENTION = register(
         samples=samples,
         errors=errors,
         call=attention,
+        launchers=("attention_tiles",),
     )
 )

@@ -49,7 +49,7 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
         n_queries = uint32(q.shape[2])
         n_keys = uint32(k.shape[2])
         size = uint32(q.shape[3])
-        offset = n_keys - n_queries if causal else 0
+        offset = uint32(n_keys - n_queries) if causal else uint32(0)
 
         n_tiles = (n_queries + block_rows - 1) // block_rows
         matrix = uint32(uint32(cuda.blockIdx.x) // (n_tiles * parts))
@@ -60,15 +60,15 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
         col0 = uint32(place % parts * columns)
 
         # delta = Σ_d dy y, with y in q's place for a moment.
-        for i in range(head * block_rows // threads):
-            r = (t + i * threads) // head
-            d = (t + i * threads) % head
+        for e in range(t, head * block_rows, threads):
+            r = uint32(e) // head
+            d = uint32(e) % head
             inside = row0 + r < n_queries and d < size
             tile_dy[d, r] = dy[b, h, row0 + r, d] if inside else real(0)
             tile_q[d, r] = y[b, h, row0 + r, d] if inside else real(0)
         cuda.syncthreads()  # both are complete
         for r in range(rows):
-            row = row0 + t + r * threads
+            row = row0 + (t + r * threads)
             row_delta[r] = real(0)
             for d in range(head):
                 row_delta[r] += tile_dy[d, t + r * threads] * tile_q[d, t + r * threads]
@@ -80,23 +80,23 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
             for c in range(columns):
                 acc[r, c] = real(0)
         cuda.syncthreads()  # all are done with y
-        for i in range(head * block_rows // threads):
-            r = (t + i * threads) // head
-            d = (t + i * threads) % head
+        for e in range(t, head * block_rows, threads):
+            r = uint32(e) // head
+            d = uint32(e) % head
             inside = row0 + r < n_queries and d < size
             tile_q[d, r] = q[b, h, row0 + r, d] * scale if inside else real(0)
 
         n_seen = min(n_keys, uint32(row0 + block_rows + offset)) if causal else n_keys
         for key0 in range(0, n_seen, chunk):
-            for i in range(head * chunk // threads):
-                j = (t + i * threads) // head
-                d = (t + i * threads) % head
+            for e in range(t, head * chunk, threads):
+                j = uint32(e) // head
+                d = uint32(e) % head
                 inside = uint32(key0) + j < n_keys and d < size
                 tile_k[d, j] = k[b, h, uint32(key0) + j, d] if inside else real(0)
                 tile_v[d, j] = v[b, h, uint32(key0) + j, d] if inside else real(0)
-            for i in range(columns * chunk // threads):
-                j = (t + i * threads) // columns
-                c = (t + i * threads) % columns
+            for e in range(t, columns * chunk, threads):
+                j = uint32(e) // columns
+                c = uint32(e) % columns
                 inside = uint32(key0) + j < n_keys and col0 + c < size
                 rows_k[j, c] = k[b, h, uint32(key0) + j, col0 + c] if inside else real(0)
             cuda.syncthreads()  # the chunk is complete (and q, the first time)
@@ -119,7 +119,7 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
 
             # ds = p (dp - delta), p = exp(s - lse)
             for r in range(rows):
-                row = row0 + t + r * threads
+                row = row0 + (t + r * threads)
                 visible = min(n_keys, uint32(row + offset + 1)) if causal else n_keys
                 if uint32(key0) + chunk > visible:
                     left = int32(visible) - int32(key0)
@@ -139,7 +139,7 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
             cuda.syncthreads()  # all are done with the chunk
 
         for r in range(rows):
-            row = row0 + t + r * threads
+            row = row0 + (t + r * threads)
             if row < n_queries:
                 for c in range(columns):
                     if col0 + c < size:
@@ -187,7 +187,7 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
         n_queries = uint32(q.shape[2])
         n_keys = uint32(k.shape[2])
         size = uint32(q.shape[3])
-        offset = n_keys - n_queries if causal else 0
+        offset = uint32(n_keys - n_queries) if causal else uint32(0)
 
         # The keys that most queries see come first.
         n_tiles = (n_keys + block_rows - 1) // block_rows
@@ -198,9 +198,9 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
         row0 = uint32(place // parts * block_rows)
         col0 = uint32(place % parts * columns)
 
-        for i in range(head * block_rows // threads):
-            r = (t + i * threads) // head
-            d = (t + i * threads) % head
+        for e in range(t, head * block_rows, threads):
+            r = uint32(e) // head
+            d = uint32(e) % head
             inside = row0 + r < n_keys and d < size
             tile_k[d, r] = k[b, h, row0 + r, d] if inside else real(0)
             tile_v[d, r] = v[b, h, row0 + r, d] if inside else real(0)
@@ -212,15 +212,15 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
         # The first query that sees the block's first key.
         start = uint32(row0 - offset) if causal and row0 > offset else uint32(0)
         for query0 in range(start, n_queries, chunk):
-            for i in range(head * chunk // threads):
-                j = (t + i * threads) // head
-                d = (t + i * threads) % head
+            for e in range(t, head * chunk, threads):
+                j = uint32(e) // head
+                d = uint32(e) % head
                 inside = uint32(query0) + j < n_queries and d < size
                 tile_q[d, j] = q[b, h, uint32(query0) + j, d] * scale if inside else real(0)
                 tile_dy[d, j] = dy[b, h, uint32(query0) + j, d] if inside else real(0)
-            for i in range(columns * chunk // threads):
-                j = (t + i * threads) // columns
-                c = (t + i * threads) % columns
+            for e in range(t, columns * chunk, threads):
+                j = uint32(e) // columns
+                c = uint32(e) % columns
                 inside = uint32(query0) + j < n_queries and col0 + c < size
                 rows_q[j, c] = q[b, h, uint32(query0) + j, col0 + c] * scale if inside else real(0)
                 rows_dy[j, c] = dy[b, h, uint32(query0) + j, col0 + c] if inside else real(0)
@@ -248,9 +248,9 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
 
             # p = exp(s - lse), then dv += pᵀ dy
             for r in range(rows):
-                key = row0 + t + r * threads
-                if causal and uint32(query0) + offset < key:
-                    hidden = int32(key - offset) - int32(query0)
+                key = row0 + (t + r * threads)
+                hidden = int32(key - offset) - int32(query0) if causal else int32(0)
+                if hidden > 0:
                     for j in range(chunk):
                         s[r, j] = s[r, j] if int32(j) >= hidden else real(-infinity)
                 for j in range(chunk):
@@ -277,7 +277,7 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
             cuda.syncthreads()  # all are done with the chunk
 
         for r in range(rows):
-            key = row0 + t + r * threads
+            key = row0 + (t + r * threads)
             if key < n_keys:
                 for c in range(columns):
                     if col0 + c < size:

@@ -43,12 +43,15 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         largest = cuda.local.array(rows, real)
         total = cuda.local.array(rows, real)
         t = uint32(cuda.threadIdx.x)
-        # Unsigned: there is no test for negative indices then, and LLVM sees the alignment.
+        # Unsigned: there is no test for negative indices then, and LLVM sees the alignment. Two of
+        # them together make a uint64, which does not mix with int64: hence the conversions below.
         n_heads = uint32(q.shape[1])
         n_queries = uint32(q.shape[2])
         n_keys = uint32(k.shape[2])
         size = uint32(q.shape[3])
-        offset = n_keys - n_queries if causal else 0  # query i sees keys up to i + offset
+        offset = (
+            uint32(n_keys - n_queries) if causal else uint32(0)
+        )  # query i sees keys up to i + offset
 
         # Which head, which columns, which rows: the longest rows of a causal head come first.
         n_tiles = (n_queries + block_rows - 1) // block_rows
@@ -60,9 +63,9 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         col0 = uint32(place % parts * columns)
 
         # Load q, scaled; zeros where there is none.
-        for i in range(head * block_rows // threads):
-            r = (t + i * threads) // head
-            d = (t + i * threads) % head
+        for e in range(t, head * block_rows, threads):
+            r = uint32(e) // head
+            d = uint32(e) % head
             inside = row0 + r < n_queries and d < size
             tile_q[d, r] = q[b, h, row0 + r, d] * scale if inside else real(0)
         for r in range(rows):
@@ -74,14 +77,14 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         n_seen = min(n_keys, uint32(row0 + block_rows + offset)) if causal else n_keys
         for key0 in range(0, n_seen, chunk):
             # Load a chunk of keys, transposed, and of values.
-            for i in range(head * chunk // threads):
-                j = (t + i * threads) // head
-                d = (t + i * threads) % head
+            for e in range(t, head * chunk, threads):
+                j = uint32(e) // head
+                d = uint32(e) % head
                 inside = uint32(key0) + j < n_keys and d < size
                 tile_k[d, j] = k[b, h, uint32(key0) + j, d] if inside else real(0)
-            for i in range(columns * chunk // threads):
-                j = (t + i * threads) // columns
-                c = (t + i * threads) % columns
+            for e in range(t, columns * chunk, threads):
+                j = uint32(e) // columns
+                c = uint32(e) % columns
                 inside = uint32(key0) + j < n_keys and col0 + c < size
                 tile_v[j, c] = v[b, h, uint32(key0) + j, col0 + c] if inside else real(0)
             cuda.syncthreads()  # the chunk is complete (and q, the first time)
@@ -99,7 +102,7 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
 
             # Online softmax: exp(s - largest), and what the older sums must shrink by.
             for r in range(rows):
-                row = row0 + t + r * threads
+                row = row0 + (t + r * threads)
                 visible = min(n_keys, uint32(row + offset + 1)) if causal else n_keys
                 if uint32(key0) + chunk > visible:
                     left = int32(visible) - int32(key0)
@@ -140,7 +143,7 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
             cuda.syncthreads()  # all are done with the chunk
 
         for r in range(rows):
-            row = row0 + t + r * threads
+            row = row0 + (t + r * threads)
             if row < n_queries:
                 inverse = real(1) / total[r]
                 for c in range(columns):

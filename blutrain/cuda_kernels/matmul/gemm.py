@@ -250,7 +250,7 @@ def gemm(
             pointer = t.pointer + itemsize * sum(i * s for i, s in zip(index, step))
             in_bytes = tuple([s * itemsize for s in (*step[-2:], *strides)])
             windows.append(Array(pointer, (*extents[-2:], *shape), in_bytes, t.dtype, "A", t))
-        _multiply(*windows, bias)
+        _multiply(windows[0], windows[1], windows[2], bias)
 
 
 def _matrix(t: Tensor, transpose: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -286,11 +286,6 @@ def _merged_batch(operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]
                 m.append(s[d])
     first = min(len(extents) - 2, 2)  # drop the two of extent 1 as far as others stand in
     return extents[first:], [m[first:] for m in merged]
-
-
-def _n_tiles(out: Array, tile: Tile) -> int:
-    outer, inner, n_rows, n_cols = out.shape
-    return outer * inner * blocks_for(n_rows, tile.m) * blocks_for(n_cols, tile.n)
 
 
 def _multiply(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:

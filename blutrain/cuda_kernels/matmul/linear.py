@@ -194,5 +194,6 @@ LINEAR = register(
         samples=samples,
         errors=errors,
         call=linear,
+        launchers=("matmul",),
     )
 )

@@ -241,5 +241,6 @@ MATMUL = register(
         samples=samples,
         errors=errors,
         call=matmul,
+        launchers=("matmul",),
     )
 )
