@@ -239,6 +239,8 @@ class Tensor:
                 raise ShapeError(
                     message("array", "tensor must be contiguous", self.strides, "pass dense(tensor)")
                 )
+            if len(shape) == 1:
+                return Array(pointer, shape, (itemsize,), self.dtype, "C", self)
             strides = dense_strides(shape)
             layout = "C"
         else:
@@ -571,10 +573,14 @@ def as_extents(where: str, shape: Any) -> Shape:
     return new
 
 
+def allocate(shape: Shape, dtype: DType) -> Tensor:
+    """An unwritten, contiguous tensor, for launchers: `empty` without its checks."""
+    return Tensor(Storage(math.prod(shape) * dtype.itemsize), shape, None, 0, dtype)
+
+
 def empty(shape: Any, dtype: Any = dtypes.float32) -> Tensor:
     """A tensor whose elements have not been written yet."""
-    shape, dtype = as_extents("empty", shape), as_dtype(dtype)
-    return Tensor(Storage(math.prod(shape) * dtype.itemsize), shape, None, 0, dtype)
+    return allocate(as_extents("empty", shape), as_dtype(dtype))
 
 
 def empty_like(t: Tensor, dtype: Any = None) -> Tensor:

@@ -70,6 +70,7 @@ class Op:
         errors: () → bad calls.
         call: the public function.
         dtypes: the floating dtypes that the op takes.
+        launchers: what the op runs through `choose`; variants of these are tested with it.
         tolerance: dtype name → (rtol, atol) where the suite's own do not fit, with a reason
             beside it.
     """
@@ -83,6 +84,7 @@ class Op:
     call: Callable[..., Any]
     dtypes: tuple[DType, ...] = dtypes.FLOATING
     differentiable: bool = True
+    launchers: tuple[str, ...] = ()
     tolerance: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -179,9 +181,10 @@ def choose(of: str, problem: Any = None) -> Callable[..., Any]:
     raise KernelError(message(of, "must have a variant for this problem", problem))
 
 
-def has_tuned(of: str) -> bool:
-    """Whether `of` has a variant for this target that `portable_only` switches off."""
-    return any(not v.portable and v.target in (None, TARGET) for v in _VARIANTS.get(of, ()))
+def has_tuned(op: Op) -> bool:
+    """Whether a launcher of the op has a variant for this target that `portable_only` hides."""
+    variants = [v for of in op.launchers for v in _VARIANTS[of]]
+    return any(not v.portable and v.target in (None, TARGET) for v in variants)
 
 
 @contextmanager

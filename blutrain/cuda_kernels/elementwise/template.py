@@ -24,7 +24,7 @@ from blutrain.cuda_kernels.common import BLOCK, blocks_for
 from blutrain.device import launch
 from blutrain.device.array import Array
 from blutrain.dtypes import DType
-from blutrain.tensor import Tensor, empty
+from blutrain.tensor import Tensor, allocate
 
 MAX_DIMS = 4
 SHORT_ROW = 64  # an innermost extent under this leaves most of a block of the rows kernel idle
@@ -218,7 +218,7 @@ def map_elements(
     if shape is None:
         shape = inputs[0].shape
     if out is None:
-        out = empty(shape, dtype)
+        out = allocate(shape, dtype)
     n = out.size
     if n == 0:
         return out

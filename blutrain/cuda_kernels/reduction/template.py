@@ -21,7 +21,7 @@ from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.device import launch
 from blutrain.device.array import Array
 from blutrain.dtypes import DType
-from blutrain.tensor import Tensor, empty
+from blutrain.tensor import Tensor, allocate
 
 ROW_CHUNK = 16384  # elements of a row that one block takes: 64 a thread
 COLUMN_CHUNK = 64  # rows that one thread of the columns kernel adds up
@@ -134,7 +134,7 @@ def reduce(t: Tensor, axes: Sequence[int], r: Reduction, again: Reduction, dtype
     """
     kept = tuple(n for d, n in enumerate(t.shape) if d not in axes)
     outer, n, inner, packed = _three(t, axes)
-    result = empty(kept, dtype)
+    result = allocate(kept, dtype)
     if result.size == 0:
         return result
     real = accumulator(t.dtype)
@@ -144,7 +144,7 @@ def reduce(t: Tensor, axes: Sequence[int], r: Reduction, again: Reduction, dtype
     while True:
         n_chunks = max(1, blocks_for(n, chunk))
         last = n_chunks == 1
-        to = result if last else empty((outer, n_chunks, inner), partial)
+        to = result if last else allocate((outer, n_chunks, inner), partial)
         if inner == 1:
             rows = Array(x.pointer, (outer, n), (n * x.dtype.itemsize, x.dtype.itemsize), x.dtype, "C", x)
             launch(rows_kernel(r, real), outer * n_chunks, BLOCK, rows, to.array(outer, n_chunks), chunk)
