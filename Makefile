@@ -44,8 +44,9 @@ format: $(VENV)/.test ## lay the code out as `make lint` wants it
 types: $(VENV)/.test ## mypy, strict for host code
 	$(BIN)/mypy
 
+# Each worker has a core: BLAS threads of its own would only wait for each other.
 pytest: $(VENV)/.test ## the tests alone (PYTEST_ARGS="-k matmul", WORKERS=8)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test ## the tests, and which host lines they ran
 	$(BIN)/coverage erase

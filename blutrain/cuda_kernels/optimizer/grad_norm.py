@@ -117,8 +117,8 @@ def clip_coefficient(norm: Tensor, max_norm: float) -> Tensor:
     Example:
         >>> import blutrain as bt
         >>> from blutrain.cuda_kernels.optimizer.grad_norm import clip_coefficient
-        >>> clip_coefficient(bt.tensor(4.0), 1.0).item()
-        0.2499999403953552
+        >>> round(clip_coefficient(bt.tensor(4.0), 1.0).item(), 4)
+        0.25
     """
     check_floating("clip_coefficient", "norm", norm)
     out = empty((), norm.dtype)
