@@ -145,7 +145,9 @@ def take(source: Any) -> Tensor:
     if not on_target:
         do = "copy it with bt.tensor(...)"
         raise DeviceError(
-            message("from_dlpack", f"the array must be on the {TARGET} target", f"device {device}", do)
+            message(
+                "from_dlpack", f"the array must be on the {TARGET} target", f"device {device}", do
+            )
         )
     # Ask the producer to be ready on the stream that kernels run on: the legacy default, 1.
     capsule = source.__dlpack__(stream=1) if TARGET == "cuda" else source.__dlpack__()

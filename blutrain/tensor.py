@@ -117,9 +117,7 @@ class Tensor:
         add_ = copy_ = div_ = fill_ = mul_ = sub_ = zero_ = _method
 
         def split(self, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]: ...
-        def backward(
-            self, gradient: Tensor | None = None, retain_graph: bool = False
-        ) -> None: ...
+        def backward(self, gradient: Tensor | None = None, retain_graph: bool = False) -> None: ...
         def register_hook(self, hook: Any) -> Any: ...
         def retain_grad(self) -> None: ...
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any: ...
@@ -237,7 +235,9 @@ class Tensor:
         if shape:
             if not self.is_contiguous:
                 raise ShapeError(
-                    message("array", "tensor must be contiguous", self.strides, "pass dense(tensor)")
+                    message(
+                        "array", "tensor must be contiguous", self.strides, "pass dense(tensor)"
+                    )
                 )
             if len(shape) == 1:
                 return Array(pointer, shape, (itemsize,), self.dtype, "C", self)
@@ -248,7 +248,9 @@ class Tensor:
             layout = "C" if self.is_contiguous else "A"
         if len(shape) == 1:
             return Array(pointer, shape, (strides[0] * itemsize,), self.dtype, layout, self)
-        return Array(pointer, shape, tuple([s * itemsize for s in strides]), self.dtype, layout, self)
+        return Array(
+            pointer, shape, tuple([s * itemsize for s in strides]), self.dtype, layout, self
+        )
 
     @property
     def device_array(self) -> Any:
@@ -305,7 +307,9 @@ class Tensor:
             transfer.copy_to_host(host, self.storage.pointer + base[0] * self.dtype.itemsize)
         byte_strides = tuple(s * self.dtype.itemsize for s in strides)
         first = self.offset - base[0]
-        view = np.ndarray(shape, self.dtype.storage, host, first * self.dtype.itemsize, byte_strides)
+        view = np.ndarray(
+            shape, self.dtype.storage, host, first * self.dtype.itemsize, byte_strides
+        )
         return dtypes.from_storage(view.copy(), self.dtype)
 
     def _covering_span(self) -> tuple[tuple[int, int], Shape, Shape]:
@@ -412,7 +416,9 @@ class Tensor:
         strides = [0] * extra
         for have, want, step in zip(self.shape, new[extra:], self.strides):
             if have != want and have != 1:
-                raise ShapeError(message("expand", f"shape must be compatible with {self.shape}", new))
+                raise ShapeError(
+                    message("expand", f"shape must be compatible with {self.shape}", new)
+                )
             strides.append(step if have == want else 0)
         return self._view(new, tuple(strides), self.offset, ("expand", self.shape))
 

@@ -134,7 +134,9 @@ def check_backward(op: Op, sample: Sample, layout: str, rng: np.random.Generator
 
     def scalar(moved: list[np.ndarray]) -> float:
         left = iter(moved)
-        inputs = [map_arrays(a, lambda v: next(left) if v.dtype.kind == "f" else v) for a in sample.inputs]
+        inputs = [
+            map_arrays(a, lambda v: next(left) if v.dtype.kind == "f" else v) for a in sample.inputs
+        ]
         bt.manual_seed(7)
         outs = as_tuple(op.reference(*inputs, **sample.params))
         return float(sum((np.asarray(o) * w).sum() for o, w in zip(outs, weights)))
@@ -191,7 +193,9 @@ def check_reuse(op: Op, sample: Sample) -> None:
     rng = np.random.default_rng(11)
     weights = [rng.standard_normal(r.shape) for r in results]
     for _ in range(2):
-        roots = [(r, bt.from_numpy(w, r.dtype)) for r, w in zip(results, weights) if r.requires_grad]
+        roots = [
+            (r, bt.from_numpy(w, r.dtype)) for r, w in zip(results, weights) if r.requires_grad
+        ]
         if roots:
             bt.autograd.engine.run(roots, retain_graph=True)
     for t, g in zip([t for t in tensors if t.requires_grad], once):

@@ -1,5 +1,6 @@
 """Trading time for memory: run a function again in the backward pass instead of keeping its
-intermediate tensors."""
+intermediate tensors.
+"""
 
 from __future__ import annotations
 

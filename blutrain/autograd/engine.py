@@ -244,9 +244,7 @@ def _run_hooks(hooks: Sequence[object], gradient: Tensor) -> Tensor:
     return gradient
 
 
-def backward(
-    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False
-) -> None:
+def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False) -> None:
     """Accumulate the gradients of everything that `tensor` came from into the leaves' `.grad`.
 
     Args:

@@ -51,7 +51,9 @@ def gradcheck(
     values = [t.detach().numpy() for t in tensors]
     rng = np.random.default_rng(0)
 
-    def call(arrays: Sequence[np.ndarray[Any, Any]], grad: bool) -> tuple[list[Tensor], list[Tensor]]:
+    def call(
+        arrays: Sequence[np.ndarray[Any, Any]], grad: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
         fresh = [from_numpy(a, t.dtype) for a, t in zip(arrays, tensors)]
         for k in checked:
             fresh[k].requires_grad = grad

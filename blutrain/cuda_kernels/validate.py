@@ -44,7 +44,9 @@ def check_dtype(op: str, name: str, t: Tensor, dtype: DType) -> None:
     """
     if t.dtype is not dtype:
         raise DTypeError(
-            message(op, f"{name} must have dtype {dtype}", t.dtype, f"pass {name}.to({dtype.name!r})")
+            message(
+                op, f"{name} must have dtype {dtype}", t.dtype, f"pass {name}.to({dtype.name!r})"
+            )
         )
 
 

@@ -60,7 +60,9 @@ def type_of(argument: Any, where: str = "launch") -> ArgumentType:
     if type(argument) in _SCALARS:
         return type(argument)
     raise DTypeError(
-        message(where, "an argument must be a tensor, an Array or a scalar", type(argument).__name__)
+        message(
+            where, "an argument must be a tensor, an Array or a scalar", type(argument).__name__
+        )
     )
 
 

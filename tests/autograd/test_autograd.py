@@ -251,7 +251,9 @@ def test_anomaly_mode_names_the_forward_line():
     x = leaf(0.0)
     with bt.detect_anomaly():
         y = bt.sqrt(x).sum()  # the culprit
-        with pytest.raises(bt.AutogradError, match=r"sqrt: .*test_autograd.py:\d+: y = bt.sqrt\(x\)"):
+        with pytest.raises(
+            bt.AutogradError, match=r"sqrt: .*test_autograd.py:\d+: y = bt.sqrt\(x\)"
+        ):
             y.backward()
 
 

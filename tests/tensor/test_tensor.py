@@ -276,7 +276,10 @@ def test_a_kernel_of_ones_own_takes_the_device_array():
         (lambda: bt.tensor([True]), "tensor([ True])"),
         (lambda: bt.tensor([1.0], dtype="bfloat16"), "tensor([1.], dtype=bfloat16)"),
         (lambda: bt.zeros((0, 3)), "tensor([], shape=(0, 3), dtype=float32)"),
-        (lambda: bt.ones(1, "float64").requires_grad_() * 2, "tensor([2.], dtype=float64, from=mul)"),
+        (
+            lambda: bt.ones(1, "float64").requires_grad_() * 2,
+            "tensor([2.], dtype=float64, from=mul)",
+        ),
     ],
 )
 def test_printing(make, text):

@@ -47,7 +47,9 @@ def clone_backward(ctx: Any, dy: Tensor) -> Tensor:
 
 def samples(rng: np.random.Generator) -> list[Sample]:
     """Sizes around a block."""
-    return [Sample((rng.standard_normal(s),)) for s in ((0,), (), (1,), (257,), (3, 5, 7), (2, 300))]
+    return [
+        Sample((rng.standard_normal(s),)) for s in ((0,), (), (1,), (257,), (3, 5, 7), (2, 300))
+    ]
 
 
 def errors() -> list[Invalid]:

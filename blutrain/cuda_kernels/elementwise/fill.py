@@ -78,7 +78,9 @@ def ones(shape: Any, dtype: Any = dtypes.float32) -> Tensor:
 provide("ones", ones)
 
 
-def arange(start: Number, stop: Number | None = None, step: Number = 1, dtype: Any = None) -> Tensor:
+def arange(
+    start: Number, stop: Number | None = None, step: Number = 1, dtype: Any = None
+) -> Tensor:
     """start, start + step, ... up to, not including, stop; from 0 with one argument.
 
     Raises:
@@ -110,9 +112,6 @@ def _is_finite(x):
 
 def all_finite(t: Tensor) -> bool:
     """Whether no element is inf or nan; waits for the device."""
-
-
-
     finite = map_elements(_is_finite, "is_finite", [t], dtypes.bool_)
     return int(sum_axes(finite, tuple(range(t.ndim))).item()) == t.size
 

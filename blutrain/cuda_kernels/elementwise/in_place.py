@@ -31,10 +31,14 @@ def _check_write(op: str, x: Tensor, y: Tensor | None) -> bool:
         return False
     if x.is_view:
         do = "write under no_grad(), or build the result with where or cat"
-        raise AutogradError(message(op, "a view cannot be written where gradients are recorded", do=do))
+        raise AutogradError(
+            message(op, "a view cannot be written where gradients are recorded", do=do)
+        )
     if x.node is None and x.requires_grad:
         do = "write under no_grad(), or into a clone()"
-        raise AutogradError(message(op, "a leaf that requires a gradient must not be written", do=do))
+        raise AutogradError(
+            message(op, "a leaf that requires a gradient must not be written", do=do)
+        )
     return True
 
 

@@ -255,7 +255,9 @@ def _launch_strided(
     pad = MAX_DIMS - len(merged)
     full = (1,) * pad + merged
     arrays = [
-        Array(t.pointer, full, (0,) * pad + tuple([q * t.dtype.itemsize for q in s]), t.dtype, "A", t)
+        Array(
+            t.pointer, full, (0,) * pad + tuple([q * t.dtype.itemsize for q in s]), t.dtype, "A", t
+        )
         for t, s in zip(operands, strides)
     ]
     inner = full[-1]

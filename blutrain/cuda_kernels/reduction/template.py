@@ -139,15 +139,28 @@ def reduce(t: Tensor, axes: Sequence[int], r: Reduction, again: Reduction, dtype
         return result
     real = accumulator(t.dtype)
     partial = {float32: dtypes.float32, float64: dtypes.float64, int64: dtypes.int64}[real]
-    x = packed.array(outer, n, inner) if n else Array(result.pointer, (outer, 0, inner), (0, 0, 0), t.dtype, "C")
+    x = (
+        packed.array(outer, n, inner)
+        if n
+        else Array(result.pointer, (outer, 0, inner), (0, 0, 0), t.dtype, "C")
+    )
     chunk = ROW_CHUNK if inner == 1 else COLUMN_CHUNK
     while True:
         n_chunks = max(1, blocks_for(n, chunk))
         last = n_chunks == 1
         to = result if last else allocate((outer, n_chunks, inner), partial)
         if inner == 1:
-            rows = Array(x.pointer, (outer, n), (n * x.dtype.itemsize, x.dtype.itemsize), x.dtype, "C", x)
-            launch(rows_kernel(r, real), outer * n_chunks, BLOCK, rows, to.array(outer, n_chunks), chunk)
+            rows = Array(
+                x.pointer, (outer, n), (n * x.dtype.itemsize, x.dtype.itemsize), x.dtype, "C", x
+            )
+            launch(
+                rows_kernel(r, real),
+                outer * n_chunks,
+                BLOCK,
+                rows,
+                to.array(outer, n_chunks),
+                chunk,
+            )
         else:
             grid = outer * n_chunks * blocks_for(inner)
             launch(columns_kernel(r, real), grid, BLOCK, x, to.array(outer, n_chunks, inner), chunk)

@@ -64,7 +64,11 @@ def var_backward(ctx: Any, dy: Tensor) -> Tensor:
     """dx = 2 (x - mean) dy / (n - correction)."""
     x, mean = ctx.saved
     wide = convert(x, mean.dtype)
-    inputs = [wide, spread(mean, x.shape, ctx.axes), spread(convert(dy, mean.dtype), x.shape, ctx.axes)]
+    inputs = [
+        wide,
+        spread(mean, x.shape, ctx.axes),
+        spread(convert(dy, mean.dtype), x.shape, ctx.axes),
+    ]
     dx = map_elements(_var_dx, "var_backward", inputs, mean.dtype)
     write_binary("mul", dx, None, float(as_compute(2.0 * ctx.scale, dtypes.float64)))
     return convert(dx, x.dtype)

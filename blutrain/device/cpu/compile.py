@@ -99,7 +99,11 @@ def _compile(
 
 
 def _variable_types(
-    source: Source, carried: set[str], probe: str, objects: dict[str, Any], kinds: Sequence[types.Type]
+    source: Source,
+    carried: set[str],
+    probe: str,
+    objects: dict[str, Any],
+    kinds: Sequence[types.Type],
 ) -> dict[str, types.Type]:
     found = variable_types(probe, objects, kinds, source)
     for v in sorted(carried):

@@ -14,14 +14,28 @@ from dataclasses import dataclass
 
 from numba import types
 
-from blutrain.device.cpu.intrinsics import (
-    argument, ballot, dynamic_array, dynamic_bytes, slot_count, stack_array, unsigned,
-)  # fmt: skip
 from blutrain.device.cpu.executable import NegativeArgument
+from blutrain.device.cpu.intrinsics import (
+    argument,
+    ballot,
+    dynamic_array,
+    dynamic_bytes,
+    slot_count,
+    stack_array,
+    unsigned,
+)  # fmt: skip
 from blutrain.device.cpu.program import WARP, Memory, Program
 from blutrain.device.cpu.ranges import Bound, Facts
 from blutrain.device.cpu.regions import (
-    Builder, Check, MaskedLoop, Node, Once, Region, UniformIf, UniformLoop, Vote,
+    Builder,
+    Check,
+    MaskedLoop,
+    Node,
+    Once,
+    Region,
+    UniformIf,
+    UniformLoop,
+    Vote,
 )  # fmt: skip
 from blutrain.device.cpu.storage import Storage
 from blutrain.device.cpu.syntax import call, expression, name, reads, text_of, writes
@@ -53,7 +67,7 @@ class _Exchange(ast.NodeTransformer):
     def __init__(self, carried_arrays: set[str], probe: bool) -> None:
         self.carried_arrays, self.probe = carried_arrays, probe
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """`__read(own, there, kind)`."""
         if not (isinstance(node.func, ast.Name) and node.func.id == "__read"):
             return self.generic_visit(node)
@@ -63,11 +77,13 @@ class _Exchange(ast.NodeTransformer):
         text: str = kind.value  # type: ignore[attr-defined]
         if text == "ballot_sync":
             return expression("_uint32(0)")
-        return ast.Compare(own, [ast.NotEq()], [ast.Constant(0)]) if text.endswith("y_sync") or (
-            text == "all_sync"
-        ) else own
+        return (
+            ast.Compare(own, [ast.NotEq()], [ast.Constant(0)])
+            if text.endswith("y_sync") or (text == "all_sync")
+            else own
+        )
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """`q[i]` of a carried array is `q__t[_t, i]`."""
         base = node.value
         if self.probe or not (isinstance(base, ast.Name) and base.id in self.carried_arrays):
@@ -77,7 +93,7 @@ class _Exchange(ast.NodeTransformer):
         whole = ast.Tuple([name("_t"), *parts], ast.Load())
         return ast.Subscript(name(base.id + "__t"), whole, node.ctx)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         """A carried array as a whole."""
         if self.probe or node.id not in self.carried_arrays:
             return node
@@ -331,7 +347,7 @@ class Emitter:
             self._line(depth, "_warp = _t >> 5")
             return depth
         by_warp = program.has_warp_loops and used & {"_lane", "_warp"}
-        if by_warp and "_t" not in limit or "_lane" in limit:
+        if (by_warp and "_t" not in limit) or "_lane" in limit:
             self._line(depth, f"for _warp in {span('_warp', program.n_threads // WARP)}:")
             self._line(depth + 1, f"for _lane in {span('_lane', WARP)}:")
             self._line(depth + 2, f"_t = _warp * {WARP} + _lane")

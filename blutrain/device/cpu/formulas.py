@@ -357,7 +357,7 @@ def _exp2_wide(t: Real) -> Real:
     return p * Real(b, b.bitcast(b.shl(biased, I64(52)), F64))
 
 
-def pow(x: Real, y: Real) -> Real:  # noqa: A001
+def pow(x: Real, y: Real) -> Real:
     """x**y = 2**(y log2 |x|) in float64, with the sign and the corners that C99 prescribes."""
     b = x.builder
     magnitude = x.magnitude()

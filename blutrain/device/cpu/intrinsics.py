@@ -174,7 +174,9 @@ def _atomic(name: str, update: Callable[[Any, types.Type, Any, Any], Any]) -> An
     return intrinsic(typed)
 
 
-def _by_kind(floating: str, signed: str, unsigned: str) -> Callable[[Any, types.Type, Any, Any], Any]:
+def _by_kind(
+    floating: str, signed: str, unsigned: str
+) -> Callable[[Any, types.Type, Any, Any], Any]:
     """An update that is one LLVM instruction, chosen by the element type."""
 
     def update(builder: Any, dtype: types.Type, old: Any, value: Any) -> Any:
@@ -322,7 +324,9 @@ any_set = _count("any_set", types.boolean, lambda b, total, n: b.icmp_signed("!=
 or_set = _count(
     "or_set", types.int32, lambda b, total, n: _widened(b.icmp_signed("!=", total, _I64(0)), b)
 )
-and_set = _count("and_set", types.int32, lambda b, total, n: _widened(b.icmp_signed("==", total, n), b))
+and_set = _count(
+    "and_set", types.int32, lambda b, total, n: _widened(b.icmp_signed("==", total, n), b)
+)
 
 
 @intrinsic

@@ -14,7 +14,13 @@ from typing import Any
 import llvmlite.binding as llvm
 from numba import types
 from numba.core import (
-    compiler, compiler_lock, errors, funcdesc, lowering, typed_passes, untyped_passes,
+    compiler,
+    compiler_lock,
+    errors,
+    funcdesc,
+    lowering,
+    typed_passes,
+    untyped_passes,
 )  # fmt: skip
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass

@@ -19,7 +19,17 @@ from blutrain.device.cpu.program import Program, memory
 from blutrain.device.cpu.returns import without_jumps, without_returns
 from blutrain.device.cpu.source import Source, is_device_function, literal
 from blutrain.device.cpu.syntax import (
-    LOOPS, assign, call, expression, loads_memory, meets, name, names, negation, reads, writes,
+    LOOPS,
+    assign,
+    call,
+    expression,
+    loads_memory,
+    meets,
+    name,
+    names,
+    negation,
+    reads,
+    writes,
 )  # fmt: skip
 
 _PLAIN = (
@@ -248,7 +258,7 @@ class Normaliser(ast.NodeTransformer):
         mine, self.before = self.before, outer
         return mine, value
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """`a and f(b)`: statements of f run only when a holds."""
         first = self.visit(node.values[0])
         rest = [self._lazily(v) for v in node.values[1:]]
@@ -263,7 +273,7 @@ class Normaliser(ast.NodeTransformer):
             into.append(ast.If(go_on, body, []))
         return name(result)
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """`f(a) if c else b`: becomes an if statement when a branch needs statements."""
         test = self.visit(node.test)
         before_then, then = self._lazily(node.body)
@@ -282,7 +292,7 @@ class Normaliser(ast.NodeTransformer):
             return self.static[node.id]
         return self.source.resolve(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """A local under its new name, or a global."""
         if node.id in self.renames:
             new = self.renames[node.id]
@@ -329,14 +339,14 @@ class Normaliser(ast.NodeTransformer):
         visited: ast.expr = self.generic_visit(node)  # type: ignore[assignment]
         return visited
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """An element; that of a tuple known at compile time is taken at once."""
         visited: ast.Subscript = self.generic_visit(node)  # type: ignore[assignment]
         if isinstance(visited.value, ast.Tuple) and isinstance(visited.slice, ast.Constant):
             return visited.value.elts[int(visited.slice.value)]  # type: ignore[arg-type]
         return visited
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         """`cuda.*` calls, device functions, and functions that Numba knows."""
         path = self.source.cuda_name(node.func)
         if path and not path.startswith("libdevice."):

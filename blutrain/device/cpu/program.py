@@ -91,7 +91,9 @@ def memory(source: Source, node: Any) -> Memory:
         if keyword.arg == "alignment":
             continue
         if keyword.arg not in ("shape", "dtype"):
-            source.fail(node, f"{keyword.arg}= of a shared or local array is not supported; drop it")
+            source.fail(
+                node, f"{keyword.arg}= of a shared or local array is not supported; drop it"
+            )
         arguments.insert(0 if keyword.arg == "shape" else 1, keyword.value)
     if len(arguments) != 2:
         source.fail(node, "an array needs a shape and a dtype; pass both")

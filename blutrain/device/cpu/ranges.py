@@ -19,7 +19,15 @@ from numba import types
 from blutrain.device.cpu import strips
 from blutrain.device.cpu.regions import Builder
 from blutrain.device.cpu.syntax import (
-    BLOCK_NAMES, THREAD_NAMES, call, called, name, reads, text_of, walk, writes,
+    BLOCK_NAMES,
+    THREAD_NAMES,
+    call,
+    called,
+    name,
+    reads,
+    text_of,
+    walk,
+    writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity
 
@@ -82,9 +90,7 @@ class Facts:
             before = len(natural)
             self.natural = natural
             natural = {
-                v
-                for v in natural
-                if all(e is not None and self.is_natural(e) for e in sources[v])
+                v for v in natural if all(e is not None and self.is_natural(e) for e in sources[v])
             }
         return natural
 
@@ -160,7 +166,7 @@ class Facts:
             return True
         kind = self.objects.get(function)
         if isinstance(kind, types.Integer) and node.args:
-            return not kind.signed and kind.bitwidth < 64 or (
+            return (not kind.signed and kind.bitwidth < 64) or (
                 kind.signed and kind.bitwidth == 64 and self.is_natural(node.args[0])
             )
         return False
@@ -252,7 +258,7 @@ class _Unsigned(ast.NodeTransformer):
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """`x[i]` with i natural is `x[_unsigned(i)]`."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Attribute):

@@ -15,8 +15,19 @@ from dataclasses import dataclass, field
 from blutrain.device.cpu import strips
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.syntax import (
-    assign, call, conjunction, expression, loads_memory, meets, name, names, negation, statement,
-    stores_memory, substitute, writes,
+    assign,
+    call,
+    conjunction,
+    expression,
+    loads_memory,
+    meets,
+    name,
+    names,
+    negation,
+    statement,
+    stores_memory,
+    substitute,
+    writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity
 from blutrain.device.cpu.vocabulary import BLOCK_VOTES, WARP_VOTES

@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.source import Source
 from blutrain.device.cpu.syntax import (
-    LOOPS, assign, expression, has, leaves_loop, name, negation, walk,
+    LOOPS,
+    assign,
+    expression,
+    has,
+    leaves_loop,
+    name,
+    negation,
+    walk,
 )  # fmt: skip
 
 
@@ -102,15 +109,15 @@ class _ReturnFlag(ast.NodeTransformer):
             return [node]
         return [node, ast.If(name(self.flag), [ast.Break()], [])]
 
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
         """A loop."""
         return self._loop(node)
 
-    def visit_While(self, node: ast.While) -> list[ast.stmt]:  # noqa: N802
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
         """A loop."""
         return self._loop(node)
 
-    def visit_If(self, node: ast.If) -> list[ast.stmt]:  # noqa: N802
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
         """Outside a loop, what follows a return in a branch is guarded."""
         if self.depth:
             self.generic_visit(node)
@@ -131,7 +138,7 @@ class _ReturnFlag(ast.NodeTransformer):
                 return out
         return out
 
-    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:  # noqa: N802
+    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
         """The value is kept, the flag set, the loop left."""
         out = [*_keep(node, self.result), assign(self.flag, ast.Constant(True))]
         return [*out, ast.Break()] if self.depth else out

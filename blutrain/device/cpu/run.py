@@ -81,5 +81,3 @@ def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
     raise DTypeError(
         message(where, "an argument must be a NumPy array or a scalar", type(argument).__name__)
     )
-
-

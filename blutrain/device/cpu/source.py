@@ -71,7 +71,9 @@ class Source:
             self.fail(found, "a kernel takes positional parameters only; name each of them")
         self.locals = frozenset(self.parameters) | writes(found.body)
         self.environment: dict[str, Any] = dict(function.__globals__)
-        for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for free, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
             self.environment[free] = cell.cell_contents
 
     def fail(self, node: ast.AST | None, wrong: str) -> NoReturn:
@@ -112,7 +114,7 @@ class Source:
         return None
 
     def cuda_name(self, node: ast.AST) -> str:
-        """"threadIdx.x" for `cuda.threadIdx.x`; "" for what does not come from `numba.cuda`."""
+        """ "threadIdx.x" for `cuda.threadIdx.x`; "" for what does not come from `numba.cuda`."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.insert(0, node.attr)

@@ -14,10 +14,26 @@ from dataclasses import dataclass, field
 
 from blutrain.device.cpu.program import Memory, Program
 from blutrain.device.cpu.regions import (
-    Builder, Node, Once, Region, UniformLoop, Vote, children, regions,
+    Builder,
+    Node,
+    Once,
+    Region,
+    UniformLoop,
+    Vote,
+    children,
+    regions,
 )  # fmt: skip
 from blutrain.device.cpu.syntax import (
-    BLOCK_NAMES, LOOPS, THREAD_NAMES, called, has, loads_memory, names, reads, walk, writes,
+    BLOCK_NAMES,
+    LOOPS,
+    THREAD_NAMES,
+    called,
+    has,
+    loads_memory,
+    names,
+    reads,
+    walk,
+    writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity, is_pure
 
@@ -200,9 +216,7 @@ def _used_elsewhere(v: str, home: int, uses: list[Use], touched: dict[str, list[
         return True
     path = defining.region.path
     order = {id(u): k for k, u in enumerate(uses)}
-    return any(
-        order[id(u)] < home or u.region.path[: len(path)] != path for u in touched[v]
-    )
+    return any(order[id(u)] < home or u.region.path[: len(path)] != path for u in touched[v])
 
 
 def _uniform_names(tree: Sequence[Node]) -> tuple[set[str], set[str]]:
@@ -245,5 +259,3 @@ def _is_carried_array(array: str, mem: Memory, touched: list[Use]) -> bool:
         return len(touched) > 1
     region = touched[0].region
     return bool(region.path) and not fills(region.statements, array, mem.shape)
-
-

@@ -22,7 +22,14 @@ from dataclasses import dataclass
 
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.syntax import (
-    BLOCK_NAMES, called, leaves_loop, name, name_counts, reads, walk, writes,
+    BLOCK_NAMES,
+    called,
+    leaves_loop,
+    name,
+    name_counts,
+    reads,
+    walk,
+    writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity
 

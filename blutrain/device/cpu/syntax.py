@@ -153,7 +153,7 @@ class Substitute(ast.NodeTransformer):
     def __init__(self, replacements: dict[str, ast.expr]) -> None:
         self.replacements = replacements
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """One name."""
         return copy.deepcopy(self.replacements.get(node.id, node))
 

@@ -15,7 +15,14 @@ from numba import types
 
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.syntax import (
-    THREAD_NAMES, called, loads_memory, meets, name_counts, stores_memory, walk, writes,
+    THREAD_NAMES,
+    called,
+    loads_memory,
+    meets,
+    name_counts,
+    stores_memory,
+    walk,
+    writes,
 )  # fmt: skip
 
 _PURE = frozenset({"min", "max", "abs", "int", "float", "bool", "len", "round", "range", "type"})
@@ -64,7 +71,9 @@ class Uniformity:
         assigned: names that are assigned anywhere.
     """
 
-    def __init__(self, body: Sequence[ast.stmt], parameters: Sequence[str], program: Program) -> None:
+    def __init__(
+        self, body: Sequence[ast.stmt], parameters: Sequence[str], program: Program
+    ) -> None:
         self.program = program
         # All threads read such an element between the same two barriers, so under another name
         # no thread may write it there: that would be a race on any device.
@@ -155,4 +164,3 @@ class Uniformity:
     def _is_block_vote(s: ast.Assign, inside: dict[str, int] | None) -> bool:
         kind = s.value.args[0].value if isinstance(s.value, ast.Call) else ""  # type: ignore[attr-defined]
         return inside is None and str(kind).startswith("syncthreads")
-
