@@ -51,10 +51,10 @@ from blutrain.tensor import Tensor
 __version__ = "0.1.0"
 
 __all__ = [
-    "TARGET", "AutogradError", "BlutrainError", "CheckpointError", "DType", "DTypeError", "DataError",
-    "DeviceError", "KernelError", "OutOfMemoryError", "ShapeError", "Tensor", "autograd", "bfloat16",
-    "bool_", "checkpoint", "detect_anomaly", "device", "enable_grad", "float16", "float32", "float64",
-    "grad", "gradcheck", "int8", "int16", "int32", "int64", "is_grad_enabled", "launch",
-    "manual_seed", "memory", "no_grad", "promote", "random", "set_grad_enabled", "synchronize",
-    "uint8", "uint16",
+    "TARGET", "AutogradError", "BlutrainError", "CheckpointError", "DType", "DTypeError",
+    "DataError", "DeviceError", "KernelError", "OutOfMemoryError", "ShapeError", "Tensor",
+    "autograd", "bfloat16", "bool_", "checkpoint", "detect_anomaly", "device", "enable_grad",
+    "float16", "float32", "float64", "grad", "gradcheck", "int8", "int16", "int32", "int64",
+    "is_grad_enabled", "launch", "manual_seed", "memory", "no_grad", "promote", "random",
+    "set_grad_enabled", "synchronize", "uint8", "uint16",
 ]  # fmt: skip

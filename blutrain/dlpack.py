@@ -66,13 +66,13 @@ _NAME = b"dltensor"  # a capsule keeps the pointer to its name, so the name must
 _USED = b"used_dltensor"
 
 
-@_Deleter
+@_Deleter  # type: ignore[untyped-decorator]
 def _give_back(address: int) -> None:
     managed = ctypes.cast(address, ctypes.POINTER(_DLManagedTensor)).contents
     _lent.pop(managed.manager or 0, None)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
 def _capsule_dropped(capsule: int) -> None:
     # Nobody took the capsule: what it lent comes back with it.
     as_object = ctypes.cast(capsule, ctypes.py_object)

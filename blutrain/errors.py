@@ -54,8 +54,8 @@ def message(where: str, wrong: str, got: object = None, do: str = "") -> str:
         do: what to do about it.
 
     Example:
-        >>> message("layer_norm", "weight must have shape (768,)", (512,), "pass weight=bt.ones(768)")
-        'layer_norm: weight must have shape (768,), got (512,); pass weight=bt.ones(768)'
+        >>> message("layer_norm", "weight must have shape (8,)", (5,), "pass weight=bt.ones(8)")
+        'layer_norm: weight must have shape (8,), got (5,); pass weight=bt.ones(8)'
     """
     text = f"{where}: {wrong}"
     if got is not None:

@@ -61,11 +61,12 @@ from blutrain.tensor import Storage, Tensor, empty, empty_like, from_numpy, zero
 __all__ = [
     "abs", "adamw_step", "add", "all_finite", "arange", "as_tensor", "attention", "cast", "cat",
     "clamp", "clone", "contiguous", "cos", "cross_entropy", "div", "dropout", "embedding", "empty",
-    "empty_like", "eq", "erf", "exp", "from_dlpack", "from_numpy", "full", "full_like", "ge", "gelu",
-    "grad_norm", "gt", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "matmul", "max",
-    "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "ones", "ones_like", "pow", "rand",
-    "randint", "randn", "relu", "reshape", "rms_norm", "rsqrt", "sgd_step", "sigmoid", "silu", "sin",
-    "softmax", "split", "sqrt", "sub", "sum", "tanh", "tensor", "var", "where", "zeros", "zeros_like",
+    "empty_like", "eq", "erf", "exp", "from_dlpack", "from_numpy", "full", "full_like", "ge",
+    "gelu", "grad_norm", "gt", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "matmul",
+    "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "ones", "ones_like", "pow",
+    "rand", "randint", "randn", "relu", "reshape", "rms_norm", "rsqrt", "sgd_step", "sigmoid",
+    "silu", "sin", "softmax", "split", "sqrt", "sub", "sum", "tanh", "tensor", "var", "where",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -218,7 +219,7 @@ def _retain_grad(t: Tensor) -> None:
     if t.node is not None:
 
         def keep(gradient: Tensor) -> None:
-            t.grad = gradient.clone()  # type: ignore[attr-defined]
+            t.grad = gradient.clone()
 
         _register_hook(t, keep)
 

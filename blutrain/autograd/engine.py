@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from blutrain.autograd import tape
 from blutrain.autograd.primitives import primitive
@@ -172,9 +173,9 @@ class _Walk:
         for index, (g, (shape, dtype)) in enumerate(zip(gradients, node.outputs)):
             if g is None:
                 gradients[index] = zeros(shape, dtype)
-        results = node.backward(node.context, *gradients)
-        if not isinstance(results, tuple):
-            results = (results,)
+        returned: Any = node.backward(node.context, *gradients)
+        results: tuple[Tensor | None, ...]
+        results = returned if isinstance(returned, tuple) else (returned,)
         if len(results) != len(node.edges):
             raise AutogradError(
                 message(

@@ -71,8 +71,8 @@ def gradcheck(
         _, outs = call(arrays, grad=False)
         return float(sum((o.numpy() * w).sum() for o, w in zip(outs, weights)))
 
-    for k, got in zip(checked, analytic):
-        gradient = np.zeros(values[k].shape) if got is None else got.numpy()
+    for k, found in zip(checked, analytic):
+        gradient = np.zeros(values[k].shape) if found is None else found.numpy()
         for at in np.ndindex(values[k].shape):
             high, low = ([v.copy() for v in values] for _ in range(2))
             high[k][at] += eps

@@ -83,10 +83,10 @@ _array_at_cpu = intrinsic(_array_at_intrinsic)
 
 
 @cuda_overload(array_at, target="cuda", inline="always")
-def _cuda_array_at(address, first, size, like):  # type: ignore[no-untyped-def]  # Numba compares the names
+def _cuda_array_at(address, first, size, like):  # Numba compares the names
     return lambda address, first, size, like: _array_at_cuda(address, first, size, like)
 
 
 @overload(array_at, target="cpu", inline="never")
-def _cpu_array_at(address, first, size, like):  # type: ignore[no-untyped-def]  # with the lambda's
+def _cpu_array_at(address, first, size, like):  # with the lambda's
     return lambda address, first, size, like: _array_at_cpu(address, first, size, like)

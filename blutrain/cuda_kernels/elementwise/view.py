@@ -41,7 +41,7 @@ def _record_view(base: Tensor, view: Tensor, back: tuple[Any, ...]) -> Tensor:
         return view
     tape.check_view("view", base)
     context = tape.Context((True,))
-    context.back = back  # type: ignore[attr-defined]
+    context.back = back
     node = tape.Node(back[0], view_backward, context, [base], [view])
     node.view_version = view.storage.version
     tape.attach(node, [view])

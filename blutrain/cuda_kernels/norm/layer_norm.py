@@ -308,6 +308,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None = None, eps: float
         if parameter is None and name == "bias":
             continue
         check_tensor("layer_norm", name, parameter)
+        assert parameter is not None
         if parameter.shape != shape:
             do = f"pass {name}=bt.{fill}({shape[0]})"
             raise ShapeError(

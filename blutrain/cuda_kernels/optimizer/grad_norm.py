@@ -142,7 +142,7 @@ def scale_tensors(tensors: Sequence[Tensor], factor: Tensor) -> None:
 
 def reference(tensors: Sequence[np.ndarray]) -> np.ndarray:
     """NumPy, float64."""
-    return np.sqrt(np.asarray(sum(((x**2).sum() for x in tensors), 0.0)))
+    return np.asarray(np.sqrt(sum(((x**2).sum() for x in tensors), 0.0)))
 
 
 def samples(rng: np.random.Generator) -> list[Sample]:

@@ -108,7 +108,8 @@ def reference(
 ) -> tuple[np.ndarray, ...]:
     """NumPy, float64: the new parameters and buffers."""
     decays = np.broadcast_to(weight_decay, len(params))
-    new_params, new_buffers = [], []
+    new_params: list[Any] = []
+    new_buffers: list[Any] = []
     for k, (p, g) in enumerate(zip(params, grads, strict=True)):
         b = 0.0 if buffers is None else buffers[k]
         if g is not None:

@@ -2,8 +2,8 @@
 
 A kernel is rewritten as one function (after Stratton, Stone and Hwu, "MCUDA", 2008): a loop over
 blocks around the kernel's text, which is cut at barriers into regions, each of which is a loop over
-the threads of a block. That function is compiled by Numba and LLVM, and cached on disk. The passes, in
-the order in which they run:
+the threads of a block. That function is compiled by Numba and LLVM, and cached on disk. The
+passes, in the order in which they run:
 
 | file | does |
 |---|---|

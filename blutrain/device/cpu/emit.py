@@ -140,7 +140,7 @@ class Emitter:
             return list(body)
         return [self.facts.unsigned_indices(copy.deepcopy(s)) for s in body]  # type: ignore[misc]
 
-    # The two programs ------------------------------------------------------------------------------
+    # The two programs ---------------------------------------------------------------------------
 
     def probe(self) -> str:
         """One thread's program, for type inference."""
@@ -218,7 +218,7 @@ class Emitter:
             self.objects[f"_stack_{array}"] = stack_array(shape, dtype)
             self._line(1, f"{array} = _stack_{array}()")
 
-    # The tree ----------------------------------------------------------------------------------------
+    # The tree -----------------------------------------------------------------------------------
 
     def _tree(self, depth: int, nodes: Sequence[Node]) -> None:
         mark = len(self.lines)
@@ -274,7 +274,7 @@ class Emitter:
         self._line(depth + 2, f"if {node.mask}__t[_t] != {node.mask}__t[_w]:")
         self._line(depth + 3, f"raise RuntimeError('only some threads reach a {node.kind}')")
 
-    # A region ----------------------------------------------------------------------------------------
+    # A region -----------------------------------------------------------------------------------
 
     def _region(self, depth: int, region: Region) -> None:
         exchange = _Exchange(self.storage.carried_arrays, self.probing)

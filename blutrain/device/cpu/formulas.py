@@ -1,4 +1,4 @@
-"""float32 functions as straight-line formulas, which LLVM vectorises where a call of libm stays one.
+"""float32 functions as straight-line formulas, which LLVM vectorises; a call of libm stays one.
 
 Errors, in units in the last place against float64, over all float32 (tests/cpu_executor/test_math):
 exp 1, log 1, tanh 2, erf 1, expm1 2, log1p 2, sin and cos 1 for |x| < 2^30, pow 1. Infinities,

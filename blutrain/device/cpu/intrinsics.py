@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
-# Arguments -----------------------------------------------------------------------------------------
+# Arguments --------------------------------------------------------------------------------------
 
 
 def slot_count(kind: types.Type) -> int:
@@ -57,13 +57,14 @@ def argument(kind: types.Type, first: int) -> Any:
     return read
 
 
-# Arrays on the stack ---------------------------------------------------------------------------------
+# Arrays on the stack ----------------------------------------------------------------------------
 
 
 def _view(context: Any, builder: Any, kind: types.Array, data: Any, shape: list[Any]) -> Any:
     """A C-ordered array struct over memory that nobody owns."""
     itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-    strides, step = [], _I64(itemsize)
+    strides: list[Any] = []
+    step = _I64(itemsize)
     for extent in reversed(shape):
         strides.insert(0, step)
         step = builder.mul(step, extent)
@@ -135,7 +136,7 @@ def _dynamic_bytes(typing_context: Any, n: Any) -> Any:
 
 dynamic_bytes = _dynamic_bytes
 
-# Atomics ---------------------------------------------------------------------------------------------
+# Atomics ----------------------------------------------------------------------------------------
 # Blocks of a kernel that updates global memory atomically run one after another, and so do the
 # threads of a block: a plain load, operation and store is atomic then, and deterministic.
 
@@ -256,7 +257,7 @@ ATOMICS: dict[str, Any] = {
 }
 
 
-# Integers as bits --------------------------------------------------------------------------------------
+# Integers as bits -------------------------------------------------------------------------------
 
 
 def _bits(name: str, result: Any, operation: Callable[[Any, Any, Any], Any]) -> Any:
@@ -293,7 +294,7 @@ ffs = _bits("ffs", types.int32, _find_first_set)
 brev = _bits("brev", None, lambda builder, x, t: builder.bitreverse(x))
 
 
-# Votes -------------------------------------------------------------------------------------------------
+# Votes ------------------------------------------------------------------------------------------
 
 
 def _count(name: str, result: types.Type, finish: Callable[[Any, Any, Any], Any]) -> Any:
@@ -349,7 +350,7 @@ def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
 
 ballot = _ballot
 
-# Indices -----------------------------------------------------------------------------------------------
+# Indices ----------------------------------------------------------------------------------------
 
 
 @intrinsic

@@ -1,7 +1,8 @@
 """Mathematical functions as Numba intrinsics, with the types that CUDA gives them.
 
 A float32 stays float32 and is computed by a formula that LLVM can vectorise (`formulas.py`), a
-float64 by libm; an integer is converted to float64 first. `floor` and `ceil` give floats, as on CUDA.
+float64 by libm; an integer is converted to float64 first. `floor` and `ceil` give floats, as in
+CUDA.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ MATH: dict[str, Any] = {
 LIBDEVICE: dict[str, Any] = {
     **{name + "f": meaning for name, meaning in MATH.items() if not name.startswith("is")},
     **{name: meaning for name, meaning in MATH.items() if not name.startswith("is")},
-    **{f"fast_{name}f": MATH[name] for name in ("exp", "log", "log2", "log10", "sin", "cos", "pow")},
+    **{f"fast_{f}f": MATH[f] for f in ("exp", "log", "log2", "log10", "sin", "cos", "pow")},
     "rsqrt": rsqrt, "rsqrtf": rsqrt, "fma": fma, "fmaf": fma, "fmaxf": maximum, "fminf": minimum,
     "fmax": maximum, "fmin": minimum,
 }  # fmt: skip

@@ -33,7 +33,7 @@ from blutrain.errors import KernelError, message
 ENTRY = (types.int64,) * 7
 
 
-class _Library(JITCodeLibrary):  # type: ignore[misc]
+class _Library(JITCodeLibrary):
     """A code library that is optimised once, with SLP vectorisation."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
@@ -50,7 +50,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(LoweringPass):  # type: ignore[misc]
+class _Lowering(LoweringPass):
     """Numba's lowering, without the wrappers that make a function callable from Python."""
 
     _name = "blutrain_lowering"
@@ -72,7 +72,7 @@ class _Lowering(LoweringPass):  # type: ignore[misc]
         return True
 
 
-class _Pipeline(compiler.CompilerBase):  # type: ignore[misc]
+class _Pipeline(compiler.CompilerBase):
     """Only those of Numba's passes that a kernel needs: it has no closures, generators, `with`."""
 
     def define_pipelines(self) -> list[Any]:

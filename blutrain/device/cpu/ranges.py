@@ -1,8 +1,8 @@
 """What can be known about integers: which are never negative, where a region's guard ends its loop.
 
-`for t in range(256): if base + t < n: ...` becomes `for t in range(min(256, n - base)): ...`, a loop
-without a branch. And `x[i]` counts from the end when i is negative, a question that keeps LLVM from
-seeing that neighbouring threads touch neighbouring elements: an index that cannot be negative is
+`for t in range(256): if base + t < n: ...` becomes `for t in range(min(256, n - base)): ...`, a
+loop without a branch. And `x[i]` counts from the end when i is negative, a question that keeps LLVM
+from seeing that neighbouring threads touch neighbouring elements: an index that cannot be negative
 marked as unsigned. Scalar arguments are taken to be non-negative, which the program checks when it
 starts; it is compiled without that assumption if it ever fails.
 """
@@ -68,7 +68,7 @@ class Facts:
         self.assumed: set[str] = set()
         self.natural = self._natural_variables(body)
 
-    # Signs -------------------------------------------------------------------------------------------
+    # Signs --------------------------------------------------------------------------------------
 
     def _natural_variables(self, body: Sequence[ast.stmt]) -> set[str]:
         """Variables that are non-negative wherever they are assigned: the largest such set."""
@@ -132,7 +132,7 @@ class Facts:
             if not isinstance(kind, types.Integer):
                 return False
             if not kind.signed:
-                return kind.bitwidth < 64
+                return bool(kind.bitwidth < 64)
             if self.assume:
                 self.assumed.add(v)
             return self.assume
@@ -171,7 +171,7 @@ class Facts:
             )
         return False
 
-    # Types -------------------------------------------------------------------------------------------
+    # Types --------------------------------------------------------------------------------------
 
     def is_integer(self, node: ast.expr) -> bool:
         """Whether an expression is surely a signed integer of at most 64 bits."""
@@ -194,7 +194,7 @@ class Facts:
             return all(map(self.is_integer, node.args))  # type: ignore[attr-defined]
         return called(node) == "len"
 
-    # Uses --------------------------------------------------------------------------------------------
+    # Uses ---------------------------------------------------------------------------------------
 
     def unsigned_indices(self, node: ast.AST) -> ast.AST:
         """Mark the indices in a statement that cannot be negative."""

@@ -268,7 +268,7 @@ class Builder:
     def _counted(
         self, s: ast.For, mask: str | None, out: _Sequence
     ) -> tuple[list[ast.stmt], ast.expr, list[ast.stmt]]:
-        """A for loop over a range as a while loop: what comes first in it, test, what comes last."""
+        """A for loop over a range as a while loop: what comes first, test, what comes last."""
         assert isinstance(s.iter, ast.Call)
         arguments = s.iter.args
         start, stop, step = strips.range_arguments(arguments)

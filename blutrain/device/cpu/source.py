@@ -114,7 +114,7 @@ class Source:
         return None
 
     def cuda_name(self, node: ast.AST) -> str:
-        """ "threadIdx.x" for `cuda.threadIdx.x`; "" for what does not come from `numba.cuda`."""
+        """What follows `cuda.` in a name of `numba.cuda`'s, such as "threadIdx.x"; or ""."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.insert(0, node.attr)

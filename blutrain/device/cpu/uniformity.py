@@ -43,7 +43,7 @@ def is_pure(call: ast.Call, program: Program) -> bool:
     if function.id.startswith(("_atomic_", "__")):
         return False
     value: Any = program.objects.get(function.id)
-    if isinstance(value, types.Type) or isinstance(value, type):
+    if isinstance(value, types.Type | type):
         return True
     module = getattr(value, "__module__", "") or ""
     return module in ("math", "numpy") or module.startswith(_PURE_MODULES)
