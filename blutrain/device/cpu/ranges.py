@@ -3,8 +3,8 @@
 `for t in range(256): if base + t < n: ...` becomes `for t in range(min(256, n - base)): ...`, a
 loop without a branch. And `x[i]` counts from the end when i is negative, a question that keeps LLVM
 from seeing that neighbouring threads touch neighbouring elements: an index that cannot be negative
-marked as unsigned. Scalar arguments are taken to be non-negative, which the program checks when it
-starts; it is compiled without that assumption if it ever fails.
+is marked as unsigned. Scalar arguments are taken to be non-negative, which the program checks when
+it starts; it is compiled without that assumption if it ever fails.
 """
 
 from __future__ import annotations
