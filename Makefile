@@ -17,7 +17,8 @@ DRIVER := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9][0-
 # every kernel to PTX and assemble it.
 TOOLKIT := $(if $(filter 12,$(DRIVER)),cu12,cu13)
 comma := ,
-TRAIN_EXTRAS := viz$(if $(DRIVER),$(comma)$(TOOLKIT))
+# A GPU trains on the text's own BPE, which needs the tokenizers library.
+TRAIN_EXTRAS := viz$(if $(DRIVER),$(comma)data$(comma)$(TOOLKIT))
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	-c constraints/constraints.txt -c constraints/$(TOOLKIT).txt
@@ -28,7 +29,7 @@ PINS := setup.cfg pyproject.toml constraints/constraints.txt constraints/$(TOOLK
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-train: $(VENV)/.train ## train a GPT-2 on this machine, GPU or not (ARGS="--steps 100" goes to the script)
+train: $(VENV)/.train ## train a GPT-2 on this machine, GPU or not (ARGS="--max-steps 100" goes to the script)
 	$(BIN)/python examples/train_gpt2.py $(ARGS)
 
 test: lint types pytest ## everything: lint, types, tests, docstrings, lessons

@@ -80,9 +80,10 @@ class Settings:
     top_k: int = setting(50, "of the sample; 0 for all")
 
 
-# GPT-2 124M for an 80 GiB card, on the text's own BPE where the tokenizers library is installed.
+# GPT-2 124M for an 80 GiB card, on the text's own BPE.
 GPU_DEFAULTS: dict[str, Any] = {
     "preset": "small",
+    "tokenizer": "bpe",
     "max_steps": 1000,
     "batch_size": 16,
     "learning_rate": 6e-4,
@@ -281,8 +282,9 @@ def train(run: Trainer) -> None:
 def main() -> None:
     """Parse, train, sample, plot."""
     defaults = GPU_DEFAULTS if bt.TARGET == "cuda" else {}
-    if bt.TARGET == "cuda" and data.have_tokenizers():
-        defaults |= {"tokenizer": "bpe"}
+    if defaults and not data.have_tokenizers():
+        print("byte tokens, for want of the tokenizers library: pip install 'blutrain[data]'")
+        defaults = {**defaults, "tokenizer": "bytes"}
     s = parse(Settings, about=__doc__.splitlines()[0], defaults=defaults)
     run = Trainer(s)
     corpus, c = run.corpus, run.config
