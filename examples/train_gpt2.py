@@ -286,6 +286,7 @@ def main() -> None:
         print("byte tokens, for want of the tokenizers library: pip install 'blutrain[data]'")
         defaults = {**defaults, "tokenizer": "bytes"}
     s = parse(Settings, about=__doc__.splitlines()[0], defaults=defaults)
+    print(f"reading {s.data} as {s.tokenizer} tokens (kept for the next run)", flush=True)
     run = Trainer(s)
     corpus, c = run.corpus, run.config
     print(

@@ -11,7 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from blutrain.data.stdlib_text import standard_library
-from blutrain.data.token_file import IntArray, Tokens, as_tokens, read_tokens, write_tokens
+from blutrain.data.token_file import (
+    IntArray,
+    Tokens,
+    as_tokens,
+    read_tokens,
+    write_tokens,
+    write_whole,
+)
 from blutrain.data.tokenizer import (
     BPETokenizer,
     ByteTokenizer,
@@ -134,11 +141,10 @@ def _tokenise(
     train: list[str], held_out: list[str], kind: str, vocab_size: int, folder: Path
 ) -> None:
     tokenizer = ByteTokenizer() if kind == "bytes" else train_bpe(train, vocab_size)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, texts in zip(_FILES[:2], (train, held_out), strict=True):
         joined = np.concatenate(_encode(tokenizer, texts))
         write_tokens(folder / name, as_tokens(joined, tokenizer.vocab_size, name))
-    tokenizer.save(folder / _FILES[2])
+    write_whole("prepare", folder / _FILES[2], [tokenizer.to_json().encode()])
 
 
 def _encode(tokenizer: ByteTokenizer | BPETokenizer, texts: list[str]) -> list[IntArray]:

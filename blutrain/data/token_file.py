@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from blutrain.errors import DataError, message
-from blutrain.io.atomic import raw_bytes, write_aside
+from blutrain.io.atomic import Piece, raw_bytes, write_aside
 
 _MAGIC = b"BLUTOKEN"
 _VERSION = 1
@@ -107,15 +108,20 @@ def write_tokens(path: Path | str, tokens: Tokens) -> None:
     path = Path(path)
     width = tokens.values.dtype.itemsize
     header = _HEADER.pack(_MAGIC, _VERSION, width, tokens.vocab_size, len(tokens), tokens.checksum)
+    write_whole("write_tokens", path, [header, tokens.values.astype(_DTYPES[width], copy=False)])
+
+
+def write_whole(where: str, path: Path, pieces: Iterable[Piece]) -> None:
+    """Write a file aside and rename it; failures become errors of this project.
+
+    Raises:
+        DataError: the file cannot be written; what was there before is untouched.
+    """
     try:
-        write_aside(path, [header, tokens.values.astype(_DTYPES[width], copy=False)])
+        write_aside(path, pieces)
     except OSError as error:
-        raise DataError(
-            message(
-                "write_tokens", f"{path} must be writable", error.strerror, "free space, or "
-                "choose another folder"
-            )
-        ) from error  # fmt: skip
+        do = "free space, or choose another folder"
+        raise DataError(message(where, f"{path} must be writable", error.strerror, do)) from error
 
 
 def read_tokens(path: Path | str) -> Tokens:

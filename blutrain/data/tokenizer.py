@@ -25,8 +25,8 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; bytes that are not UTF-8 become the replacement character."""
 
-    def save(self, path: Path) -> None:
-        """Write what `load_tokenizer` needs."""
+    def to_json(self) -> str:
+        """What `load_tokenizer` reads back."""
 
 
 class ByteTokenizer:
@@ -49,9 +49,9 @@ class ByteTokenizer:
         """The text of these bytes."""
         return bytes(t for t in tokens if t < self.vocab_size).decode(errors="replace")
 
-    def save(self, path: Path) -> None:
+    def to_json(self) -> str:
         """Nothing to keep: an empty JSON object marks bytes."""
-        path.write_text("{}\n")
+        return "{}"
 
 
 class BPETokenizer:
@@ -78,9 +78,9 @@ class BPETokenizer:
         """The text of these tokens; numbers past the vocabulary (padding) are left out."""
         return str(self._backend.decode([int(t) for t in tokens if t < self.vocab_size]))
 
-    def save(self, path: Path) -> None:
-        """Write the merges as the `tokenizers` library's JSON."""
-        self._backend.save(str(path))
+    def to_json(self) -> str:
+        """The merges, as the `tokenizers` library writes them."""
+        return str(self._backend.to_str())
 
 
 def have_tokenizers() -> bool:
@@ -120,15 +120,16 @@ def load_tokenizer(path: Path) -> Tokenizer:
         DataError: the file cannot be read or is not a tokenizer's.
     """
     try:
-        if path.read_text().strip() == "{}":
-            return ByteTokenizer()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             message("load_tokenizer", f"{path} must be a tokenizer's JSON", str(error))
         ) from error
+    if text.strip() == "{}":
+        return ByteTokenizer()
     library = _library("load_tokenizer")
     try:
-        return BPETokenizer(library.Tokenizer.from_file(str(path)))
+        return BPETokenizer(library.Tokenizer.from_str(text))
     except Exception as error:  # The library raises bare Exception for a file that is not its own.
         raise DataError(
             message("load_tokenizer", f"{path} must be a tokenizer's JSON", str(error))

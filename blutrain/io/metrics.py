@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from blutrain.errors import DataError, message
 from blutrain.io.atomic import write_aside
 
 
@@ -19,6 +20,9 @@ class MetricsLog:
         path: the file.
         resume_step: lines past this step are dropped (a killed run wrote them after its last
             checkpoint; they are about to be computed again). None begins a new file.
+
+    Raises:
+        DataError: the folder is not writable, or the disk is full.
 
     Example:
         >>> import tempfile
@@ -32,12 +36,26 @@ class MetricsLog:
         self.path = path
         kept = [] if resume_step is None else read_metrics(path)
         lines = [json.dumps(m) + "\n" for m in kept if m["step"] <= (resume_step or 0)]
-        write_aside(path, ["".join(lines).encode()])
+        try:
+            write_aside(path, ["".join(lines).encode()])
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def write(self, **values: Any) -> None:
-        """Append one line; it is on its way to the disk when this returns."""
-        with self.path.open("a") as file:
-            file.write(json.dumps(values) + "\n")
+        """Append one line; a run that is killed after this has kept it.
+
+        Raises:
+            DataError: the disk is full.
+        """
+        try:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> DataError:
+        do = "free space or choose another --out-dir; the last checkpoint is intact"
+        return DataError(message("metrics", f"{self.path} must be writable", error.strerror, do))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

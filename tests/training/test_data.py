@@ -204,6 +204,17 @@ class TestCorpus:
         with pytest.raises(DataError, match="must be a readable text"):
             data.prepare(str(text))
 
+    def test_a_cache_that_cannot_be_written(self, text, tmp_path, monkeypatch):
+        monkeypatch.setenv("BLUTRAIN_CACHE", str(text))
+        with pytest.raises(DataError, match="must be writable, got .*; free space, or choose"):
+            data.prepare(str(text))
+
+    def test_a_damaged_tokenizer(self, text):
+        folder = data.prepare(str(text)).folder
+        (folder / "tokenizer.json").write_text('{"version"')
+        with pytest.raises(DataError, match=r"load_tokenizer: "):
+            data.load_corpus(folder)
+
     def test_unknown_tokenizer(self, text):
         with pytest.raises(DataError, match="must be 'bytes' or 'bpe', got 'chars'"):
             data.prepare(str(text), "chars")

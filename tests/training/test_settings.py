@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from blutrain.errors import ShapeError
+from blutrain.errors import DataError, ShapeError
 from blutrain.io.metrics import MetricsLog, plot_losses, read_metrics
 from blutrain.io.settings import SettingsError, parse
 from blutrain.optim import CosineSchedule, LinearSchedule
@@ -89,6 +89,16 @@ def test_metrics_continue_without_a_seam(tmp_path):
     assert [m["step"] for m in read_metrics(path)] == [1, 2, 3, 4]
     assert read_metrics(path)[2] == {"step": 3, "loss": 0.1 * 3}
     assert MetricsLog(path) and read_metrics(path) == []
+
+
+def test_metrics_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="m.jsonl must be writable, got .*; free space or choose"):
+        MetricsLog(tmp_path / "file" / "m.jsonl")
+    log = MetricsLog(tmp_path / "m.jsonl")
+    log.path = tmp_path
+    with pytest.raises(DataError, match="must be writable, got Is a directory"):
+        log.write(step=1)
 
 
 def test_plot(tmp_path):
