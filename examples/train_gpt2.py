@@ -292,7 +292,7 @@ def main() -> None:
     print(
         f"{run.model.n_parameters():,} parameters, {c.n_layer} layers, {c.n_embd} channels, "
         f"context {c.block_size}, on {bt.TARGET}\n"
-        f"{len(corpus.train):,} {corpus.tokenizer.name} tokens of {s.data} to train on, "
+        f"{len(corpus.train):,} tokens of {s.data} ({s.tokenizer}) to train on, "
         f"{len(corpus.held_out):,} held out in {corpus.folder}\n"
         f"from step {run.step} to {s.max_steps}"
     )
