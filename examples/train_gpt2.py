@@ -98,7 +98,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self.wanted = False
-        self.before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)}
+        self.before: dict[int, Any] = {
+            number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         return self
 
     def __exit__(self, *exception: object) -> None:
