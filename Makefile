@@ -13,12 +13,12 @@ PYTEST_ARGS ?=
 
 # CUDA major version that the driver speaks; empty without a GPU.
 DRIVER := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9][0-9]*\).*/\1/p')
+comma := ,
 # Wheels of that version. The tests want a toolkit in any case: without a GPU they still compile
 # every kernel to PTX and assemble it.
 TOOLKIT := $(if $(filter 12,$(DRIVER)),cu12,cu13)
-comma := ,
-# A GPU trains on the text's own BPE, which needs the tokenizers library.
-TRAIN_EXTRAS := viz$(if $(DRIVER),$(comma)data$(comma)$(TOOLKIT))
+# On a GPU the training script's default is a BPE, which the data extra's library trains.
+TRAIN_EXTRAS := $(if $(DRIVER),[data$(comma)$(TOOLKIT)])
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	-c constraints/constraints.txt -c constraints/$(TOOLKIT).txt
@@ -83,7 +83,7 @@ $(BIN)/python:
 		"install one or name it: make PYTHON=/path/to/python3" >&2; exit 1
 
 $(VENV)/.train: $(PINS) | $(BIN)/python
-	$(INSTALL) -e '.[$(TRAIN_EXTRAS)]'
+	$(INSTALL) -e '.$(TRAIN_EXTRAS)' matplotlib
 	@touch $@
 
 $(VENV)/.test: $(PINS) | $(BIN)/python
