@@ -41,11 +41,12 @@ from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, regis
 from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.attention.backward import dkv_kernel, dq_kernel
 from blutrain.cuda_kernels.attention.forward import forward_kernel
-from blutrain.cuda_kernels.attention.tiles import HEADS, Tile, Tiles, padded_head
+from blutrain.cuda_kernels.attention.tiles import HEADS, Problem, Tile, Tiles, padded_head
 from blutrain.cuda_kernels.common import blocks_for
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_shape
 from blutrain.device import launch
 from blutrain.device.array import Array
+from blutrain.dtypes import DType
 from blutrain.errors import DTypeError, ShapeError, message
 from blutrain.tensor import Tensor, empty, zeros
 
@@ -111,14 +112,15 @@ def attention_backward(
 
 def _kernels_for(q: Tensor) -> tuple[Any, Tiles]:
     """The accumulator's type and the cuts of the kernels."""
-    problem = padded_head(q.shape[3]), float64 if q.dtype is dtypes.float64 else float32
-    return problem[1], choose("attention_tiles", problem)(problem)
+    real = float64 if q.dtype is dtypes.float64 else float32
+    problem = Problem(padded_head(q.shape[3]), real, q.dtype.is_half)
+    return real, choose("attention_tiles", problem)(problem)
 
 
 def _n_blocks(t: Tensor, tile: Tile) -> int:
     """Blocks that cover the rows of `t`, for all heads and all parts of the columns."""
     n_batches, n_heads, n_rows = t.shape[:3]
-    return n_batches * n_heads * blocks_for(n_rows, tile.block_rows) * (tile.head // tile.columns)
+    return n_batches * n_heads * blocks_for(n_rows, tile.threads) * (tile.head // tile.columns)
 
 
 def _strided(*tensors: Tensor) -> list[Array]:
@@ -164,11 +166,19 @@ def samples(rng: np.random.Generator) -> list[Sample]:
     """Edges of blocks and chunks, each padded head size, lengths that differ, empty extents."""
 
     def sample(
-        b: int, h: int, tq: int, d: int, tk: int | None = None, name: str = "", **params: Any
+        b: int,
+        h: int,
+        tq: int,
+        d: int,
+        tk: int | None = None,
+        name: str = "",
+        dtypes: tuple[DType, ...] | None = None,
+        **params: Any,
     ) -> Sample:
         kv = (b, h, tq if tk is None else tk, d)
         shapes = ((b, h, tq, d), kv, kv)
-        return Sample(tuple(rng.standard_normal(s) for s in shapes), params, name=name)
+        arrays = tuple(rng.standard_normal(s) for s in shapes)
+        return Sample(arrays, params, dtypes, name)
 
     t, d = int(rng.integers(2, 60)), int(rng.integers(2, 32))
     return [
@@ -179,8 +189,8 @@ def samples(rng: np.random.Generator) -> list[Sample]:
         sample(1, 1, 5, 4, tk=9, causal=False, scale=0.3, name="more keys than queries"),
         sample(1, 1, 5, 4, tk=70, name="causal, more keys than queries"),
         sample(1, 1, 9, 4, tk=3, causal=False, name="fewer keys than queries"),
-        sample(1, 1, 9, 40, name="padded to 64"),
-        sample(1, 1, 9, 100, name="padded to 128, in parts"),
+        sample(1, 1, 9, 40, name="padded to 64", dtypes=(dtypes.float32, dtypes.float64)),
+        sample(1, 1, 9, 100, name="padded to 128, in parts", dtypes=(dtypes.float32,)),
         sample(0, 2, 3, 4, name="empty batch"),
         sample(1, 1, 0, 4, tk=3, name="no queries"),
     ]

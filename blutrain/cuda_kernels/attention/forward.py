@@ -18,10 +18,9 @@ LOWEST = -1e30  # a maximum before any key was seen: finite, so that LOWEST - LO
 @cache
 def forward_kernel(tile: Tile, real: Any) -> Any:
     """The kernel for one cut and one accumulator type."""
-    head, columns, threads, rows, chunk = tile
-    block_rows = tile.block_rows
+    head, columns, threads, chunk = tile
     pitch = chunk + PAD
-    row_pitch = block_rows + 1  # threads that write one column of q to it hit different banks
+    row_pitch = threads + 1  # threads that write one column of q to it hit different banks
     parts = head // columns
     infinity = math.inf
 
@@ -38,10 +37,8 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         tile_q = cuda.shared.array((head, row_pitch), real)
         tile_k = cuda.shared.array((head, pitch), real, 16)
         tile_v = cuda.shared.array((chunk, columns), real, 16)
-        tile_p = cuda.shared.array((chunk, block_rows), real)
-        acc = cuda.local.array((rows, columns), real)
-        largest = cuda.local.array(rows, real)
-        total = cuda.local.array(rows, real)
+        tile_p = cuda.shared.array((chunk, threads), real)
+        acc = cuda.local.array(columns, real)
         t = uint32(cuda.threadIdx.x)
         # Unsigned: there is no test for negative indices then, and LLVM sees the alignment. Two of
         # them together make a uint64, which does not mix with int64: hence the conversions below.
@@ -49,107 +46,100 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         n_queries = uint32(q.shape[2])
         n_keys = uint32(k.shape[2])
         size = uint32(q.shape[3])
-        offset = (
-            uint32(n_keys - n_queries) if causal else uint32(0)
-        )  # query i sees keys up to i + offset
+        # Query i sees the keys up to i + offset.
+        offset = uint32(n_keys - n_queries) if causal else uint32(0)
 
         # Which head, which columns, which rows: the longest rows of a causal head come first.
-        n_tiles = (n_queries + block_rows - 1) // block_rows
+        n_tiles = (n_queries + threads - 1) // threads
         matrix = uint32(uint32(cuda.blockIdx.x) // (n_tiles * parts))
         place = uint32(cuda.blockIdx.x) % (n_tiles * parts)
         b = uint32(matrix // n_heads)
         h = uint32(matrix % n_heads)
-        row0 = uint32((n_tiles - 1 - place // parts) * block_rows)
+        row0 = uint32((n_tiles - 1 - place // parts) * threads)
         col0 = uint32(place % parts * columns)
+        row = uint32(row0 + t)
+        visible = min(n_keys, uint32(row + offset + 1)) if causal else n_keys
+        block_visible = min(n_keys, uint32(row0 + threads + offset)) if causal else n_keys
 
         # Load q, scaled; zeros where there is none.
-        for e in range(t, head * block_rows, threads):
+        for e in range(t, head * threads, threads):
             r = uint32(e) // head
             d = uint32(e) % head
             inside = row0 + r < n_queries and d < size
             tile_q[d, r] = q[b, h, row0 + r, d] * scale if inside else real(0)
-        for r in range(rows):
-            largest[r] = real(LOWEST)
-            total[r] = real(0)
-            for c in range(columns):
-                acc[r, c] = real(0)
+        largest = real(LOWEST)
+        total = real(0)
+        for c in range(columns):
+            acc[c] = real(0)
 
-        n_seen = min(n_keys, uint32(row0 + block_rows + offset)) if causal else n_keys
-        for key0 in range(0, n_seen, chunk):
+        for key0 in range(0, block_visible, chunk):
             # Load a chunk of keys, transposed, and of values.
             for e in range(t, head * chunk, threads):
                 j = uint32(e) // head
                 d = uint32(e) % head
                 inside = uint32(key0) + j < n_keys and d < size
                 tile_k[d, j] = k[b, h, uint32(key0) + j, d] if inside else real(0)
-            for e in range(t, columns * chunk, threads):
-                j = uint32(e) // columns
-                c = uint32(e) % columns
-                inside = uint32(key0) + j < n_keys and col0 + c < size
-                tile_v[j, c] = v[b, h, uint32(key0) + j, col0 + c] if inside else real(0)
+                if d >= col0 and d < col0 + columns:
+                    tile_v[j, d - col0] = v[b, h, uint32(key0) + j, d] if inside else real(0)
             cuda.syncthreads()  # the chunk is complete (and q, the first time)
 
-            # Scores of this thread's rows.
-            s = cuda.local.array((rows, chunk), real)
-            for r in range(rows):
+            left = int32(visible) - int32(key0)  # how many of the chunk's keys the row sees
+            if left > 0:
+                # s = q kᵀ
+                s = cuda.local.array(chunk, real)
                 for j in range(chunk):
-                    s[r, j] = real(0)
-            for d in range(head):
-                for r in range(rows):
-                    x = tile_q[d, t + r * threads]
+                    s[j] = real(0)
+                for d in range(head):
+                    x = tile_q[d, t]
                     for j in range(chunk):
-                        s[r, j] += x * tile_k[d, j]
+                        s[j] += x * tile_k[d, j]
+                if left < chunk:
+                    for j in range(chunk):
+                        s[j] = s[j] if int32(j) < left else real(-infinity)
 
-            # Online softmax: exp(s - largest), and what the older sums must shrink by.
-            for r in range(rows):
-                row = row0 + (t + r * threads)
-                visible = min(n_keys, uint32(row + offset + 1)) if causal else n_keys
-                if uint32(key0) + chunk > visible:
-                    left = int32(visible) - int32(key0)
-                    for j in range(chunk):
-                        s[r, j] = s[r, j] if int32(j) < left else real(-infinity)
+                # The largest score so far, and what the older sums must shrink by.
                 part = cuda.local.array(LANES, real)
                 for i in range(LANES):
-                    part[i] = s[r, i]
+                    part[i] = s[i]
                 for j in range(LANES, chunk, LANES):
                     for i in range(LANES):
-                        part[i] = max(part[i], s[r, j + i])
+                        part[i] = max(part[i], s[j + i])
                 for i in range(LANES // 2):
                     part[i] = max(part[i], part[i + LANES // 2])
-                now = max(max(largest[r], max(part[0], part[1])), max(part[2], part[3]))
-                fade = math.exp(largest[r] - now)
-                largest[r] = now
+                now = max(max(largest, max(part[0], part[1])), max(part[2], part[3]))
+                fade = math.exp(largest - now)
+                largest = now
+
+                # p = exp(s - largest) and its sum
                 for j in range(chunk):
-                    s[r, j] = math.exp(s[r, j] - now)
+                    s[j] = math.exp(s[j] - now)
                 for i in range(LANES):
-                    part[i] = s[r, i]
+                    part[i] = s[i]
                 for j in range(LANES, chunk, LANES):
                     for i in range(LANES):
-                        part[i] += s[r, j + i]
+                        part[i] += s[j + i]
                 for i in range(LANES // 2):
                     part[i] += part[i + LANES // 2]
-                total[r] = total[r] * fade + ((part[0] + part[2]) + (part[1] + part[3]))
-                for c in range(columns):
-                    acc[r, c] *= fade
-                for j in range(chunk):  # this thread's own cells: no barrier
-                    tile_p[j, t + r * threads] = s[r, j]
+                total = total * fade + ((part[0] + part[2]) + (part[1] + part[3]))
 
-            # y += p v
-            for j in range(chunk):
-                for r in range(rows):
-                    p = tile_p[j, t + r * threads]
+                # y += p v. The thread's own column of tile_p holds p, so there is no barrier; an
+                # array indexed by the variable of a rolled loop could not stay in registers.
+                for c in range(columns):
+                    acc[c] *= fade
+                for j in range(chunk):
+                    tile_p[j, t] = s[j]
+                for j in range(chunk):
+                    p = tile_p[j, t]
                     for c in range(columns):
-                        acc[r, c] += p * tile_v[j, c]
+                        acc[c] += p * tile_v[j, c]
             cuda.syncthreads()  # all are done with the chunk
 
-        for r in range(rows):
-            row = row0 + (t + r * threads)
-            if row < n_queries:
-                inverse = real(1) / total[r]
-                for c in range(columns):
-                    if col0 + c < size:
-                        y[b, h, row, col0 + c] = acc[r, c] * inverse
-                if col0 == 0:
-                    lse[b, h, row] = largest[r] + math.log(total[r])
+        if row < n_queries:
+            inverse = real(1) / total
+            for c in range(columns):
+                if col0 + c < size:
+                    y[b, h, row, col0 + c] = acc[c] * inverse
+            if col0 == 0:
+                lse[b, h, row] = largest + math.log(total)
 
     return attention_forward_kernel
