@@ -2,17 +2,15 @@
 
 import bisect
 import itertools
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
-    precondition,
     rule,
 )
 
@@ -27,52 +25,75 @@ SIZES = st.one_of(
     st.integers(1, 2 * MIB),
     st.integers(1 * MIB, 30 * MIB),
 )
+# A positive number asks for that many bytes, a negative one frees a block that lives.
+STEPS = st.lists(
+    st.one_of(SIZES, st.integers(-50, -1), st.integers(-50, -1)), min_size=4, max_size=30
+)
+EVENTS = ("empty_cache", "reset_peak", "device_fills_up", "device_has_room_again", "no_limit")
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    blocks = Bundle("blocks")
+    def __init__(self):
+        super().__init__()
+        # Nothing here is garbage, and a collection at every out-of-memory takes long.
+        self.no_collection = mock.patch("blutrain.memory.allocator.gc.collect")
+        self.no_collection.start()
 
     @initialize(capacity=st.sampled_from([8 * MIB, 64 * MIB, 200 * MIB]))
     def start(self, capacity):
         self.backend = PretendBackend(capacity)
         self.allocator = CachingAllocator(self.backend)
+        self.blocks = []
         self.live = {}  # pointer -> (size, requested)
         self.limit = None
         self.peak = 0
         self.n_allocations = self.n_frees = 0
 
-    @rule(target=blocks, nbytes=SIZES)
+    @rule(steps=STEPS)
+    def malloc_and_free(self, steps):
+        for step in steps:
+            if step > 0:
+                self.malloc(step)
+            elif self.blocks:
+                self.free(self.blocks.pop(step % len(self.blocks)))
+
     def malloc(self, nbytes):
         try:
             block = self.allocator.malloc(nbytes)
         except OutOfMemoryError:
             self.check_that_there_is_no_room(nbytes)
-            return None
+            return
         assert block.pointer % 512 == 0
         assert block.size >= block.requested == nbytes
         assert block.size - nbytes < (512 if nbytes <= MIB else 64 << 10)
         assert block.pointer not in self.live
+        self.blocks.append(block)
         self.live[block.pointer] = (block.size, nbytes)
         self.n_allocations += 1
         self.peak = max(self.peak, self.allocated())
-        return block
 
-    @rule(block=consumes(blocks))
     def free(self, block):
-        if block is None:
-            return
         self.allocator.free(block)
         del self.live[block.pointer]
         self.n_frees += 1
         with pytest.raises(DeviceError):
             self.allocator.free(block)
 
-    @rule()
-    def empty_cache(self):
-        self.allocator.empty_cache()
-        # What remains reserved has something live in it.
-        for pointer, size in self.backend.segments.items():
-            assert any(pointer <= p < pointer + size for p in self.live)
+    @rule(event=st.sampled_from(EVENTS))
+    def happen(self, event):
+        if event == "empty_cache":
+            self.allocator.empty_cache()
+            # What remains reserved has something live in it.
+            for pointer, size in self.backend.segments.items():
+                assert any(pointer <= p < pointer + size for p in self.live)
+        elif event == "reset_peak":
+            self.allocator.reset_peak()
+            self.peak = self.allocated()
+        elif event == "no_limit":
+            self.allocator.set_limit(None)
+            self.limit = None
+        else:
+            self.backend.failing = event == "device_fills_up"
 
     @rule()
     def look(self):
@@ -89,25 +110,10 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert stats.n_segments == len(self.backend.segments)
         assert 0 <= stats.fragmentation <= 1
 
-    @rule(limit=st.one_of(st.none(), st.integers(1, 100).map(lambda n: n * MIB)))
+    @rule(limit=st.integers(1, 100))
     def set_limit(self, limit):
-        self.allocator.set_limit(limit)
-        self.limit = limit
-
-    @rule()
-    @precondition(lambda self: not self.backend.failing)
-    def device_fills_up(self):
-        self.backend.failing = True
-
-    @rule()
-    @precondition(lambda self: self.backend.failing)
-    def device_has_room_again(self):
-        self.backend.failing = False
-
-    @rule()
-    def reset_peak(self):
-        self.allocator.reset_peak()
-        self.peak = self.allocated()
+        self.limit = limit * MIB
+        self.allocator.set_limit(self.limit)
 
     @invariant()
     def no_blocks_overlap_and_each_is_in_a_segment(self):
@@ -150,12 +156,11 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert covered == ends
 
     def teardown(self):
+        self.no_collection.stop()
         if not hasattr(self, "allocator"):
             return
-        for chunk in self.allocator.chunks():
-            if chunk.state == LIVE:
-                # The machine's bundle is gone; the allocator's own block would be the same.
-                self.allocator._freed.append(chunk)
+        for block in self.blocks:
+            self.allocator.free(block)
         self.allocator.empty_cache()
         assert self.backend.segments == {}
         assert self.allocator.statistics().reserved == 0
@@ -178,4 +183,4 @@ class AllocatorMachine(RuleBasedStateMachine):
 
 
 TestAllocator = AllocatorMachine.TestCase
-TestAllocator.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAllocator.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
