@@ -26,6 +26,7 @@ PAIRS = 4  # pairs that each thread compares in a step
 TILE = 2 * PAIRS * BLOCK  # keys in shared memory: 16 KiB
 HALF_TILE = TILE // 2
 PADDING = 2**63 - 1  # sorts behind every key
+HIGHEST = 2**31 - 1  # index that a key can hold
 
 
 @cuda.jit(device=True)
@@ -67,7 +68,9 @@ def sort_tiles_kernel(
         at = k * BLOCK + cuda.threadIdx.x
         key = int64(PADDING)
         if first + at < indices.size:
-            key = (int64(indices[first + at]) << 32) + first + at
+            # What no row has (in unchecked() alone) stays so, and must not overflow.
+            index = min(max(int64(indices[first + at]), -1), HIGHEST)
+            key = (index << 32) + first + at
         tile[at] = key
     cuda.syncthreads()  # the tile is loaded
     run = 2
