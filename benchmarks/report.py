@@ -19,11 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from blutrain import __version__
 from blutrain.device import TARGET
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PACKAGES = ("blutrain", "numpy", "numba", "numba-cuda", "torch")
+PACKAGES = ("numpy", "numba", "numba-cuda", "torch")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def cores() -> int:
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on, those that are installed."""
-    found = {"python": platform.python_version()}
+    found = {"blutrain": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)
