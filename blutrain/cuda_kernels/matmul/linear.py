@@ -9,7 +9,7 @@ Backward. Row r of y depends on row r of x, and every row on W and b, so with dy
     db_o  = Σ_r dy_ro
 
 The bias is added while a tile of y is still in registers, so it costs no traffic of its own. db is
-summed in two stages of fixed order: chunks of 32 rows, then the chunks.
+summed in stages of fixed order: chunks of 32 rows, then chunks of those sums.
 
 Shapes: x (..., I), W (O, I), b (O,), y (..., O); R rows in all. Saved for backward: x and W as they
 are. FLOPs: 2 R I O forward, 4 R I O backward. Compulsory traffic: R I + I O + R O elements forward,
@@ -23,47 +23,55 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, uint32
 
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, register
 from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.common import BLOCK, blocks_for
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.matmul.matmul import multiply, reshaped
-from blutrain.cuda_kernels.norm.column_sum import sum_partials
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_shape
 from blutrain.device import launch
 from blutrain.errors import DTypeError, ShapeError, message
-from blutrain.tensor import Tensor, empty
+from blutrain.tensor import Tensor, empty, zeros
 
 # Rows that one thread adds up: enough work a thread, few enough that a GPU has many blocks.
 ROWS = 32
+# Rows between two barriers: that many loads are under way at a time.
+GROUP = 8
 
 
 @cuda.jit
 def linear_backward_db_kernel(
     dy,  # (n_rows, n_cols)
-    partial,  # (n_cols, n_chunks)
+    total,  # (n_chunks, n_cols), one row for every ROWS rows of dy
 ):
-    """One thread a column and chunk of ROWS rows: db = Σ dy over the chunk.
+    """One thread a column and chunk: db = Σ dy over the chunk's rows.
 
-    Neighbouring threads read neighbouring columns. A whole chunk has a loop of constant length, so
-    that it is unrolled: on the processor a vector then holds neighbouring columns.
+    Neighbouring threads read neighbouring columns. Nothing is shared: the barriers keep the block's
+    warps on the same rows, and on the processor they put the rows outside and the columns inside,
+    where a vector holds neighbouring ones.
     """
     n_rows, n_cols = dy.shape
-    n_chunks = partial.shape[1]
-    row0 = cuda.blockIdx.x % n_chunks * ROWS
-    col = cuda.blockIdx.x // n_chunks * BLOCK + cuda.threadIdx.x
-    if col >= n_cols:
-        return
-    total = float32(0.0)
+    n_chunks = total.shape[0]
+    chunk = uint32(cuda.blockIdx.x % n_chunks)
+    col0 = uint32(cuda.blockIdx.x // n_chunks * BLOCK)
+    col = col0 + cuda.threadIdx.x
+    row0 = chunk * ROWS
+    db = float32(0.0)
     if row0 + ROWS <= n_rows:
-        for r in range(ROWS):
-            total += dy[row0 + r, col]
+        for row in range(row0, row0 + ROWS, GROUP):
+            if col < n_cols:
+                for r in range(GROUP):
+                    db += dy[uint32(row + r), col]
+            cuda.syncthreads()
     else:
         for row in range(row0, n_rows):
-            total += dy[row, col]
-    partial[col, cuda.blockIdx.x % n_chunks] = total
+            if col < n_cols:
+                db += dy[uint32(row), col]
+            cuda.syncthreads()
+    if col < n_cols:
+        total[chunk, col] = db
 
 
 def linear_forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -96,13 +104,18 @@ def linear_backward(ctx: Context, dy: Tensor) -> tuple[Tensor | None, Tensor | N
 
 
 def _column_sum(dy: Tensor) -> Tensor:
-    """(n_rows, n_cols) → (n_cols,)."""
+    """(n_rows, n_cols) → (n_cols,): sums of ROWS rows, then sums of those, until one is left."""
+    rows = dense(dy)
     n_rows, n_cols = dy.shape
-    partial = empty((n_cols, blocks_for(n_rows, ROWS)), dy.dtype.compute)
-    if partial.size:
-        n_blocks = blocks_for(n_cols) * partial.shape[1]
-        launch(linear_backward_db_kernel, n_blocks, BLOCK, dense(dy), partial)
-    return sum_partials(partial, dy.dtype)
+    if not dy.size:
+        return zeros((n_cols,), dy.dtype)
+    while True:
+        n_chunks = blocks_for(n_rows, ROWS)
+        total = empty((n_chunks, n_cols), dy.dtype if n_chunks == 1 else dy.dtype.compute)
+        launch(linear_backward_db_kernel, blocks_for(n_cols) * n_chunks, BLOCK, rows, total)
+        if n_chunks == 1:
+            return reshaped(total, (n_cols,))
+        rows, n_rows = total, n_chunks
 
 
 def reference(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
