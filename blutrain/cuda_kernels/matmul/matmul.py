@@ -94,6 +94,8 @@ def as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def reshaped(t: Tensor, shape: Shape) -> Tensor:
     """The same elements in another shape, off the tape: a view where one exists."""
+    if t.is_contiguous:
+        return Tensor(t.storage, shape, None, t.offset, t.dtype)
     view = t.detach().as_shape(shape)
     return dense(t).detach().view(shape) if view is None else view
 
