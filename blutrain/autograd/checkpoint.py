@@ -58,9 +58,7 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
         repeated = repeated if isinstance(repeated, tuple) else (repeated,)
         roots = [(o, g) for o, g in zip(repeated, gradients) if o.requires_grad]
         leaves = [a for a in again if isinstance(a, Tensor)]
-        if roots:
-            engine.run(roots)
-        return tuple(t.grad for t in leaves)
+        return tuple(engine.run_within(roots, leaves)) if roots else (None,) * len(leaves)
 
     # The closure must not hold the tensors: the context does, and lets go of them.
     args_without_tensors = [_TENSOR if isinstance(a, Tensor) else a for a in args]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,14 +57,41 @@ def run(
         The gradients of `wanted`, None for one that the roots do not depend on.
     """
     walk = _Walk(retain_graph, wanted)
-    with tape.set_grad_enabled(False):
-        walk.count([t for t, _ in roots])
-        for t, gradient in roots:
-            walk.deliver(tape._edge(t), gradient, counted=False)
-        walk.start()
-        while walk.ready:
-            walk.step()
+    outer, _running.walk = _running.walk, walk
+    try:
+        with tape.set_grad_enabled(False):
+            walk.count([t for t, _ in roots])
+            for t, gradient in roots:
+                walk.deliver(tape._edge(t), gradient, counted=False)
+            walk.start()
+            while walk.ready:
+                walk.step()
+    finally:
+        _running.walk = outer
     return walk.results()
+
+
+def run_within(
+    roots: Sequence[tuple[Tensor, Tensor]], leaves: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Carry gradients back over a graph that a node's backward made, for the walk at that node.
+
+    Leaves outside `leaves` (a module's parameters) get their gradients as the outer walk gives
+    them: in `.grad`, or among the tensors that it was asked for.
+
+    Returns:
+        The gradients of `leaves`.
+    """
+    outer = _running.walk
+    if outer is None or outer.wanted is None:
+        run(roots)
+        return [t.grad for t in leaves]
+    asked = [t for t in outer.wanted if t.node is None]
+    results = run(roots, wanted=[*leaves, *asked])
+    for t, gradient in zip(asked, results[len(leaves) :], strict=True):
+        if gradient is not None:
+            outer.capture_leaf(t, gradient)
+    return results[: len(leaves)]
 
 
 class _Walk:
@@ -212,9 +240,9 @@ class _Walk:
         if leaf._hooks:
             gradient = _run_hooks(list(leaf._hooks.values()), gradient)
             owned = False
-        if id(leaf) in self.capturing:
-            self.captured[id(leaf)] = gradient
         if self.wanted is not None:
+            if id(leaf) in self.capturing:
+                self.capture_leaf(leaf, gradient)
             return
         if leaf.grad is None:
             # Keep the memory where nothing else refers to it: the tensor by this frame (and the
@@ -229,12 +257,29 @@ class _Walk:
         else:
             primitive("accumulate")(leaf.grad, gradient)
 
+    def capture_leaf(self, leaf: Tensor, gradient: Tensor) -> None:
+        """Add to the gradient that is returned for a leaf."""
+        before = self.captured.get(id(leaf))
+        if before is not None:
+            gradient = primitive("dense_copy")(gradient)
+            primitive("accumulate")(gradient, before)
+        self.captured[id(leaf)] = gradient
+
     def results(self) -> list[Tensor | None]:
         """The captured gradients, in the order of `wanted`."""
         return [
             self.captured.get(id(t) if t.node is None else (t.node, t.output_index))
             for t in self.wanted or ()
         ]
+
+
+class _Running(threading.local):
+    """Per thread: the walk that is under way."""
+
+    walk: _Walk | None = None
+
+
+_running = _Running()
 
 
 def _run_hooks(hooks: Sequence[object], gradient: Tensor) -> Tensor:

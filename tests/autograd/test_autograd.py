@@ -214,6 +214,14 @@ def test_checkpoint_gives_the_same_gradients_and_masks():
     assert grads[0] == grads[1]
 
 
+def test_grad_through_a_checkpoint_leaves_every_grad_alone():
+    x, w, b = leaf(2.0), leaf(3.0), leaf(1.0)
+    y = (bt.checkpoint(lambda t: t * w + b, x) * w).sum()
+    dx, dw = bt.grad(y, [x, w])
+    assert (dx.tolist(), dw.tolist()) == ([9.0], [2 * 2.0 * 3.0 + 1.0])
+    assert x.grad is None and w.grad is None and b.grad is None
+
+
 def test_checkpoint_keeps_its_arguments_only():
     def chain(t):
         for _ in range(20):
