@@ -27,6 +27,7 @@ from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.cuda_paths import get_cuda_paths
 
 from blutrain.device import half, pointer
+from blutrain.device.cuda import lowering
 from blutrain.device.cuda.fingerprint import fingerprint
 from blutrain.errors import KernelError, message
 
@@ -81,7 +82,7 @@ def compile_kernel(
 def _compile(kernel: Any, argument_types: tuple[Any, ...], cc: ComputeCapability) -> str:
     options = kernel.targetoptions
     try:
-        with _pretend_device(cc):
+        with _pretend_device(cc), lowering.indices_from_the_start():
             text, _ = numba_compile_ptx(
                 kernel.py_func,
                 types.void(*argument_types),
@@ -150,8 +151,9 @@ def _versions() -> str:
     if libnvvm and os.path.exists(libnvvm):
         stat = os.stat(libnvvm)
         parts.append(f"{libnvvm} {stat.st_size} {stat.st_mtime_ns}")
-    # How half arrays and arrays from addresses are compiled: no kernel names these functions.
-    sources = (Path(str(module.__file__)).read_bytes() for module in (half, pointer))
+    # How arrays, indices and loops are compiled: no kernel names these functions.
+    modules = (half, pointer, lowering)
+    sources = (Path(str(module.__file__)).read_bytes() for module in modules)
     parts.extend(hashlib.sha256(source).hexdigest() for source in sources)
     return "\n".join(parts)
 
