@@ -172,7 +172,8 @@ class GPT2(Module):
         """The mean cross-entropy, in nats a token, of `targets` (-100: not counted)."""
         logits: Tensor = self(tokens)
         V = self.config.vocab_size
-        return ops.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
+        # Nobody else sees these logits, so their gradient may take their place: (B T, V) floats.
+        return ops.cross_entropy(logits.reshape(-1, V), targets.reshape(-1), reuse_logits=True)
 
     def generate(
         self,

@@ -7,7 +7,7 @@ import pytest
 
 import blutrain as bt
 from blutrain.cuda_kernels.index.bounds import unchecked
-from blutrain.errors import ShapeError
+from blutrain.errors import AutogradError, ShapeError
 
 
 def loss_and_gradient(logits, targets, **params):
@@ -85,6 +85,27 @@ def test_the_same_inputs_give_the_same_bits():
     first, second = (loss_and_gradient(logits, targets) for _ in range(2))
     assert first[0] == second[0]
     assert np.array_equal(first[1], second[1])
+
+
+def test_the_gradient_may_take_the_logits_memory():
+    rng = np.random.default_rng(2)
+    logits, targets = rng.normal(size=(9, 1500)).astype(np.float32), rng.integers(0, 1500, 9)
+    _, want = loss_and_gradient(logits, targets)
+    leaf = bt.from_numpy(logits).requires_grad_()
+    made = leaf * 1.0
+    loss = bt.cross_entropy(made, bt.from_numpy(targets), reuse_logits=True)
+    loss.backward(retain_graph=True)
+    assert np.array_equal(leaf.grad.numpy(), want)
+    assert np.array_equal(made.detach().numpy(), want)
+    assert np.array_equal(leaf.detach().numpy(), logits)
+    with pytest.raises(AutogradError, match="must be as the forward left it"):
+        loss.backward()
+
+
+def test_a_leaf_is_not_overwritten():
+    x = bt.zeros((2, 3)).requires_grad_()
+    with pytest.raises(AutogradError, match="reuse_logits must not overwrite a leaf"):
+        bt.cross_entropy(x, bt.zeros(2, "int64"), reuse_logits=True)
 
 
 @pytest.mark.peer

@@ -37,7 +37,7 @@ from blutrain.cuda_kernels.softmax.online import block_peak_and_total
 from blutrain.cuda_kernels.softmax.rows import computing_type
 from blutrain.cuda_kernels.validate import check_floating, check_tensor
 from blutrain.device import launch
-from blutrain.errors import DTypeError, ShapeError, message
+from blutrain.errors import AutogradError, DTypeError, ShapeError, message
 from blutrain.tensor import Tensor, empty, empty_like
 
 TILE = 4 * BLOCK  # logits of a row that one block of the backward kernel handles
@@ -137,7 +137,13 @@ def cross_entropy_backward_kernel(
 
 
 def cross_entropy_forward(
-    ctx: Context, logits: Tensor, targets: Tensor, *, ignore_index: int, label_smoothing: float
+    ctx: Context,
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    reuse_logits: bool,
 ) -> Tensor:
     """Launch the row kernel and the mean, and save what backward needs."""
     logits = dense(logits)
@@ -163,6 +169,7 @@ def cross_entropy_forward(
     )
     ctx.save(logits, targets, log_sums, inverse_count)
     ctx.ignore_index, ctx.label_smoothing = ignore_index, label_smoothing
+    ctx.reuse_logits = reuse_logits
     return loss
 
 
@@ -170,7 +177,10 @@ def cross_entropy_backward(ctx: Context, dloss: Tensor) -> tuple[Tensor, None]:
     """Launch the kernel that writes the logits' gradient in one sweep."""
     logits, targets, log_sums, inverse_count = ctx.saved
     n_rows, n_cols = targets.size, logits.shape[-1]
-    dlogits = empty_like(logits)
+    # In place is safe: each element is read and then written by one thread, and read by no other.
+    dlogits = logits.detach() if ctx.reuse_logits else empty_like(logits)
+    if ctx.reuse_logits:
+        logits.storage.version += 1
     if n_rows:
         launch(
             cross_entropy_backward_kernel,
@@ -193,6 +203,7 @@ def reference(
     targets: np.ndarray,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
+    reuse_logits: bool = False,
 ) -> np.ndarray:
     """NumPy, float64."""
     n_cols = logits.shape[-1]
@@ -247,7 +258,11 @@ def errors() -> list[Invalid]:
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, ignore_index: int = -100, label_smoothing: float = 0.0
+    logits: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reuse_logits: bool = False,
 ) -> Tensor:
     """The mean negative log-likelihood of the targets under softmax(logits).
 
@@ -256,6 +271,9 @@ def cross_entropy(
         targets: (...), integers within [0, V), or ignore_index.
         ignore_index: targets of this value count neither in the sum nor in the mean.
         label_smoothing: the share of each target that is spread over all classes, in [0, 1].
+        reuse_logits: let backward write the gradient into the logits' memory, which is the largest
+            of a language model. Nobody may read the logits after that; where the tape would
+            (a second backward too), it says so.
 
     Returns:
         A scalar: float64 for float64 logits, else float32; nan where every target is ignored.
@@ -263,6 +281,7 @@ def cross_entropy(
     Raises:
         ShapeError: shapes do not fit, or a target is out of range (see `index.bounds`).
         DTypeError: logits are not floating or targets not integers.
+        AutogradError: a leaf's own values were to be reused.
 
     Example:
         >>> import blutrain as bt
@@ -281,9 +300,17 @@ def cross_entropy(
         raise ShapeError(message(op, wrong, targets.shape, do))
     if not 0 <= label_smoothing <= 1:
         raise ShapeError(message(op, "label_smoothing must be within [0, 1]", label_smoothing))
+    if reuse_logits and logits.requires_grad and logits.is_leaf:
+        do = "pass what an operation made"
+        raise AutogradError(message(op, "reuse_logits must not overwrite a leaf", do=do))
     targets = check_indices(op, "targets", targets, logits.shape[-1], ignore_index)
     loss: Tensor = apply(
-        op, logits, targets, ignore_index=int(ignore_index), label_smoothing=float(label_smoothing)
+        op,
+        logits,
+        targets,
+        ignore_index=int(ignore_index),
+        label_smoothing=float(label_smoothing),
+        reuse_logits=reuse_logits,
     )
     return loss
 
