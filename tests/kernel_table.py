@@ -1,0 +1,93 @@
+"""What every kernel needs of a GPU: the committed table `docs/kernels.tsv`, and how it is made.
+
+    python tests/kernel_table.py        # writes it anew, after kernels have changed
+
+The kernels are those that the ops' samples launch, forward and backward, on whatever target this
+runs; no GPU is needed to compile and assemble them. A change of registers or shared memory shows in
+the diff of the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import blutrain as bt
+from blutrain.autograd import registry
+from blutrain.autograd.registry import OPS, Op
+from blutrain.device import Launched, recording
+from blutrain.device.cuda.ptxas import Assembled, check
+
+TABLE = Path(__file__).parent.parent / "docs" / "kernels.tsv"
+HEADER = "op\tkernel\targuments\tarchitecture\tthreads\tregisters\tshared bytes\tstack bytes"
+ARCHITECTURES = {"float32": [(8, 0), (9, 0)], "bfloat16": [(9, 0)]}
+
+
+class Entry(NamedTuple):
+    """One kernel, compiled for one architecture."""
+
+    op: str
+    launched: Launched
+    architecture: tuple[int, int]
+    seen: Assembled
+
+    @property
+    def line(self) -> str:
+        """The entry as it stands in the table."""
+        kinds = ", ".join(str(k) for k in self.launched.types)
+        n_threads = int(np.prod(self.launched.block))
+        name = getattr(self.launched.kernel, "__name__", "kernel")
+        sm = f"sm_{self.architecture[0]}{self.architecture[1]}"
+        cells = (self.op, name, kinds, sm, n_threads)
+        return "\t".join(map(str, (*cells, self.seen.registers, self.seen.shared, self.seen.stack)))
+
+
+def launched_by(op: Op, dtype: bt.DType) -> list[Launched]:
+    """What the samples of an op launch in one dtype, with the portable kernels."""
+    import op_checks
+
+    with registry.portable_only(), recording() as launched:
+        for sample in op.samples(np.random.default_rng(0)):
+            if dtype not in (sample.dtypes or op.dtypes):
+                continue
+            if op.differentiable:
+                op_checks.gradients(op, sample, dtype, "dense")
+            else:
+                op_checks.call(op, sample, dtype)
+    return list(launched)
+
+
+def entries(name: str, dtype: str) -> list[Entry]:
+    """Compile what an op launches in one dtype for that dtype's architectures."""
+    found = launched_by(OPS[name], bt.dtypes.as_dtype(dtype))
+    return [
+        Entry(name, launched, architecture, check(launched.kernel, launched.types, architecture))
+        for launched in found
+        for architecture in ARCHITECTURES[dtype]
+    ]
+
+
+def lines(name: str, dtype: str) -> list[str]:
+    """The table's lines of an op in one dtype."""
+    return sorted({entry.line for entry in entries(name, dtype)})
+
+
+def main() -> None:
+    """Write the table."""
+    rows: list[str] = []
+    with ProcessPoolExecutor() as pool:
+        for dtype in ARCHITECTURES:
+            for found in pool.map(lines, OPS, repeat(dtype)):
+                rows += found
+    TABLE.write_text("\n".join([HEADER, *sorted(set(rows))]) + "\n")
+    print(f"{len(rows)} rows in {TABLE.name}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()
