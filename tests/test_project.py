@@ -3,6 +3,7 @@
 import ast
 import configparser
 import importlib.util
+import json
 import re
 import runpy
 import subprocess
@@ -251,6 +252,23 @@ def test_what_make_installs_is_pinned() -> None:
     )
     names = {re.split(r"[\[<>=~]", line)[0].lower() for line in wanted.split("\n") if line}
     assert names <= pins, names - pins
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "benchmarks/results").glob("*.json")), ids=lambda p: p.stem
+)
+def test_benchmark_result_has_the_form(path: Path) -> None:
+    result = json.loads(path.read_text())
+    assert path.stem == f"{result['bench']}-{result['device']}"
+    assert {"device_name", "date", "commit", "versions"} <= set(result)
+    assert result["commit"], "which commit was measured?"
+    fields = {"case", "metric", "unit", "better", "ours", "peer", "theirs"}
+    fields |= {"error_ours", "error_theirs"}
+    assert result["rows"]
+    for row in result["rows"]:
+        assert set(row) == fields
+        assert row["better"] in ("higher", "lower")
+        assert (row["peer"] is None) == (row["theirs"] is None)
 
 
 def python_blocks(document: Path) -> str:
