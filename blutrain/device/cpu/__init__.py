@@ -2,7 +2,7 @@
 
 A kernel is rewritten as one function (after Stratton, Stone and Hwu, "MCUDA", 2008): a loop over
 blocks around the kernel's text, which is cut at barriers into regions, each of which is a loop over
-the threads of a block. That function is compiled by Numba and LLVM, and cached on disk. The
+the threads of a block. That function is compiled by LLVM, and cached on disk. The
 passes, in the order in which they run:
 
 | file | does |
@@ -13,7 +13,8 @@ passes, in the order in which they run:
 | `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
 | `storage.py` | decides where each variable lives |
 | `ranges.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
-| `infer.py`, `native.py` | types; machine code |
+| `webs.py`, `kinds.py` | splits variables; infers types |
+| `lower.py`, `values.py`, `native.py` | LLVM code; machine code |
 | `cache.py`, `executable.py` | keeps it; runs it |
 | `vocabulary.py`, `intrinsics.py`, `math.py` | what `cuda.*` and `math.*` mean on the CPU |
 

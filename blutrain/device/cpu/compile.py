@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from numba import types
 from blutrain.device.cpu import cache, native
 from blutrain.device.cpu.emit import Emitter, Options
 from blutrain.device.cpu.executable import CompiledKernel
-from blutrain.device.cpu.infer import variable_types
 from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.ranges import Facts
@@ -75,43 +75,20 @@ def _compile(
     by_name = dict(zip(parameters, kinds, strict=True))
     facts = Facts(body, by_name, uniform, builder, program.objects, assume)
     emitter = Emitter(parameters, builder, storage, program, options, facts)
-    constants = {"_nan": float("nan"), "_inf": float("inf")}
-    found: dict[str, types.Type] = {}
-    if storage.carried:
-        probe = emitter.probe()
-        objects = {**constants, **program.objects, **emitter.objects}
-        found = _variable_types(source, storage.carried, probe, objects, kinds)
-    text = emitter.kernel(kinds, found)
-    objects = {**constants, **program.objects, **emitter.objects}
+    text = emitter.kernel(kinds)
+    objects = {"_nan": math.nan, "_inf": math.inf, **program.objects, **emitter.objects}
     flags = _FAST if getattr(kernel, "targetoptions", {}).get("fastmath") else _CONTRACT
     if options.reassociate:
         flags |= {"reassoc"}
     key = cache.key(text, objects, kinds, sorted(flags))
     code = cache.read(key)
     if code is None:
-        code = native.compile_text(text, objects, where, flags)
+        # Arrays in local memory are what makes a kernel register-blocked.
+        code = native.compile_text(text, objects, where, flags, slp=bool(program.local))
         cache.write(key, code)
 
     def without_assumption() -> CompiledKernel:
         return _compile(kernel, block, kinds, options, assume=False)
 
-    return CompiledKernel(where, text, code, program.has_global_atomics, without_assumption)
-
-
-def _variable_types(
-    source: Source,
-    carried: set[str],
-    probe: str,
-    objects: dict[str, Any],
-    kinds: Sequence[types.Type],
-) -> dict[str, types.Type]:
-    found = variable_types(probe, objects, kinds, source)
-    for v in sorted(carried):
-        kind = found.get(v)
-        if not isinstance(kind, types.Number | types.Boolean):
-            source.fail(
-                None,
-                f"variable {v!r} lives across a barrier or shuffle, so it must be a number, got "
-                f"{kind}; keep it in a shared or local array, or compute it again",
-            )
-    return found
+    serial, scratch_bytes = program.has_global_atomics, emitter.scratch_bytes
+    return CompiledKernel(where, text, code, serial, scratch_bytes, without_assumption)

@@ -1,29 +1,31 @@
 """Write the compiled program as Python text: blocks outside, a loop over threads for each region.
 
-The same tree is written twice. The *probe* is the program of one thread, with every exchange
-replaced by the thread's own value: Numba infers from it the types of variables. The *kernel* is
-what is compiled.
+The text is what is compiled, and can be read: `CompiledKernel.source`.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from numba import types
 
+from blutrain.device.cpu import intrinsics
 from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.intrinsics import (
     argument,
     ballot,
     dynamic_array,
     dynamic_bytes,
+    poison,
+    scratch_array,
     slot_count,
     stack_array,
     unsigned,
 )  # fmt: skip
+from blutrain.device.cpu.math import minimum
 from blutrain.device.cpu.program import WARP, Memory, Program
 from blutrain.device.cpu.ranges import Bound, Facts
 from blutrain.device.cpu.regions import (
@@ -38,10 +40,11 @@ from blutrain.device.cpu.regions import (
     Vote,
 )  # fmt: skip
 from blutrain.device.cpu.storage import Storage
-from blutrain.device.cpu.syntax import call, expression, name, reads, text_of, writes
+from blutrain.device.cpu.syntax import call, name, reads, text_of, writes
 
-# Everything that a kernel keeps between barriers is on the C stack, up to this many bytes.
-STACK_LIMIT = 1 << 20
+# Arrays of a block are on the C stack, where LLVM knows that nothing else points into them, up to
+# this many bytes; what does not fit is in scratch memory that the caller gives.
+STACK_LIMIT = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -61,32 +64,16 @@ class Options:
     reassociate: bool = False
 
 
-class _Exchange(ast.NodeTransformer):
-    """Shuffles and votes as array reads, carried local arrays by thread."""
+class _ByThread(ast.NodeTransformer):
+    """Carried local arrays by thread."""
 
-    def __init__(self, carried_arrays: set[str], probe: bool) -> None:
-        self.carried_arrays, self.probe = carried_arrays, probe
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        """`__read(own, there, kind)`."""
-        if not (isinstance(node.func, ast.Name) and node.func.id == "__read"):
-            return self.generic_visit(node)
-        own, there, kind = node.args
-        if not self.probe:
-            return self.visit(there)  # type: ignore[no-any-return]
-        text: str = kind.value  # type: ignore[attr-defined]
-        if text == "ballot_sync":
-            return expression("_uint32(0)")
-        return (
-            ast.Compare(own, [ast.NotEq()], [ast.Constant(0)])
-            if text.endswith("y_sync") or (text == "all_sync")
-            else own
-        )
+    def __init__(self, carried_arrays: set[str]) -> None:
+        self.carried_arrays = carried_arrays
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """`q[i]` of a carried array is `q__t[_t, i]`."""
         base = node.value
-        if self.probe or not (isinstance(base, ast.Name) and base.id in self.carried_arrays):
+        if not (isinstance(base, ast.Name) and base.id in self.carried_arrays):
             return self.generic_visit(node)
         index = self.visit(node.slice)
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -95,7 +82,7 @@ class _Exchange(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """A carried array as a whole."""
-        if self.probe or node.id not in self.carried_arrays:
+        if node.id not in self.carried_arrays:
             return node
         return ast.Subscript(name(node.id + "__t"), name("_t"), node.ctx)
 
@@ -105,6 +92,7 @@ class Emitter:
 
     Attributes:
         objects: what the text's free names mean, beside the program's own objects.
+        scratch_bytes: memory that the program needs beyond the stack.
     """
 
     def __init__(
@@ -119,11 +107,11 @@ class Emitter:
         self.parameters, self.tree, self.storage = parameters, builder.tree, storage
         self.program, self.options, self.facts = program, options, facts
         self.objects: dict[str, object] = {
-            "_uint32": types.uint32, "_ballot": ballot, "_unsigned": unsigned,
+            "_minimum": minimum, "_ballot": ballot, "_unsigned": unsigned,
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
         self.lines: list[str] = []
-        self.probing = False
+        self.scratch_bytes = 0
         padded = -(-program.n_threads // WARP) * WARP
         self.n_padded = padded
 
@@ -136,53 +124,36 @@ class Emitter:
                 self._line(depth, line)
 
     def _indexed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        if self.probing:
-            return list(body)
         return [self.facts.unsigned_indices(copy.deepcopy(s)) for s in body]  # type: ignore[misc]
 
     # The two programs ---------------------------------------------------------------------------
 
-    def probe(self) -> str:
-        """One thread's program, for type inference."""
-        self.lines, self.probing = [], True
-        places = "_t, _tx, _ty, _tz, _lane, _warp, _bx, _by, _bz, _gx, _gy, _gz"
-        self._line(0, f"def probe({', '.join([places, *self.parameters])}):")
-        for array, mem in {**self.program.shared, **self.program.local}.items():
-            self._allocate(array, tuple(max(1, n) for n in mem.shape), mem.dtype)
-        self._tree(1, self.tree)
-        self._line(1, "return")
-        return "\n".join(self.lines) + "\n"
-
-    def kernel(self, kinds: Sequence[types.Type], types_of: Mapping[str, types.Type]) -> str:
-        """The program that is compiled.
-
-        Args:
-            kinds: Numba types of the parameters.
-            types_of: Numba types of the carried variables.
-        """
-        self.lines, self.probing = [], False
-        self._line(0, "def kernel(_first, _last, _gx, _gy, _gz, _shared_bytes, _slots):")
+    def kernel(self, kinds: Sequence[types.Type]) -> str:
+        """The program for parameters of these types."""
+        self.lines, self.scratch_bytes = [], 0
+        self._line(0, "def kernel(_first, _last, _gx, _gy, _gz, _shared_bytes, _scratch, _slots):")
         slot = 0
         for k, (parameter, kind) in enumerate(zip(self.parameters, kinds, strict=True)):
             self.objects[f"_argument{k}"] = argument(kind, slot)
             self._line(1, f"{parameter} = _argument{k}(_slots)")
             slot += slot_count(kind)
-        floats = self._memory(types_of)
+        arrays = self._memory()
         self._checks_at = len(self.lines)
         self._line(1, "for _b in range(_first, _last):")
         self._line(2, "_bx = _b % _gx")
         self._line(2, "_by = _b // _gx % _gy")
         self._line(2, "_bz = _b // (_gx * _gy)")
         if self.options.poison:
-            for array in floats:
-                self._line(2, f"{array}[...] = _nan")
+            self.objects["_poison"] = poison
+            for array in arrays:
+                self._line(2, f"_poison({array})")
         self._tree(2, self.tree)
         for parameter in sorted(self.facts.assumed):
             self.lines.insert(self._checks_at, f"    if {parameter} < 0: raise _NegativeArgument")
         return "\n".join(self.lines) + "\n"
 
-    def _memory(self, types_of: Mapping[str, types.Type]) -> list[str]:
-        """Allocate every array of a block; gives the names of the float ones."""
+    def _memory(self) -> list[str]:
+        """Allocate every array of a block; gives their names."""
         program, n = self.program, self.program.n_threads
         wanted: dict[str, Memory] = {}
         for array, mem in program.shared.items():
@@ -199,24 +170,21 @@ class Emitter:
             carried = array in self.storage.carried_arrays
             key = array + "__t" if carried else array
             wanted[key] = Memory((n, *mem.shape), mem.dtype) if carried else mem
-        for v in sorted(self.storage.carried):
-            wanted[v + "__t"] = Memory((self.n_padded,), types_of[v])
         used = 0
         for array, mem in wanted.items():
-            used += mem.nbytes
-            self._allocate(array, mem.shape, mem.dtype, heap=used > STACK_LIMIT)
-        return [array for array, mem in wanted.items() if isinstance(mem.dtype, types.Float)]
-
-    def _allocate(
-        self, array: str, shape: tuple[int, ...], dtype: types.Type, heap: bool = False
-    ) -> None:
-        if heap:
-            self.objects["_empty"] = _numpy_empty()
-            self.objects[f"_dtype_{array}"] = dtype
-            self._line(1, f"{array} = _empty({shape}, _dtype_{array})")
-        else:
-            self.objects[f"_stack_{array}"] = stack_array(shape, dtype)
-            self._line(1, f"{array} = _stack_{array}()")
+            if used + mem.nbytes <= STACK_LIMIT:
+                used += mem.nbytes
+                self.objects[f"_make_{array}"] = stack_array(mem.shape, mem.dtype)
+                self._line(1, f"{array} = _make_{array}()")
+                continue
+            make = scratch_array(mem.shape, mem.dtype, self.scratch_bytes)
+            self.objects[f"_make_{array}"] = make
+            self._line(1, f"{array} = _make_{array}(_scratch)")
+            self.scratch_bytes += -(-mem.nbytes // 64) * 64
+        cells = [v + "__t" for v in sorted(self.storage.carried)]
+        for array in cells:
+            self._line(1, f"{array} = _cells({self.n_padded})")
+        return [*wanted, *cells]
 
     # The tree -----------------------------------------------------------------------------------
 
@@ -241,47 +209,34 @@ class Emitter:
                 self._line(depth, text_of(node.head).splitlines()[0])
                 self._tree(depth + 1, node.body)
             elif isinstance(node, MaskedLoop):
-                test = name(node.mask)
-                if not self.probing:
-                    test = self._over_block("any_set", node.mask)  # type: ignore[assignment]
+                test = self._over_block("any_set", node.mask)
                 self._line(depth, f"while {text_of(test)}:")
                 self._tree(depth + 1, node.body)
         if len(self.lines) == mark:
             self._line(depth, "pass")
 
     def _over_block(self, function: str, operand: str) -> ast.expr:
-        from blutrain.device.cpu import intrinsics
-
         self.objects[f"_{function}"] = getattr(intrinsics, function)
         return call(f"_{function}", name(operand + "__t"), ast.Constant(self.program.n_threads))
 
     def _vote(self, depth: int, node: Vote) -> None:
-        if self.probing:
-            self.objects["_int32"] = types.int32
-            self._line(depth, f"{node.target} = _int32({node.operand})")
-            return
         function = {"count": "count_set", "or": "or_set", "and": "and_set"}[node.kind.split("_")[1]]
         self._line(depth, f"{node.target} = {text_of(self._over_block(function, node.operand))}")
 
     def _check(self, depth: int, node: Check) -> None:
-        if self.probing:
-            return
         n = self.program.n_threads
         group = n if node.kind == "syncthreads" else WARP
         # Under a mask, threads that are off do not reach the barrier.
         self._line(depth, f"for _w in range(0, {n}, {group}):")
-        self._line(depth + 1, f"for _t in range(_w, min(_w + {group}, {n})):")
+        self._line(depth + 1, f"for _t in range(_w, _minimum(_w + {group}, {n})):")
         self._line(depth + 2, f"if {node.mask}__t[_t] != {node.mask}__t[_w]:")
         self._line(depth + 3, f"raise RuntimeError('only some threads reach a {node.kind}')")
 
     # A region -----------------------------------------------------------------------------------
 
     def _region(self, depth: int, region: Region) -> None:
-        exchange = _Exchange(self.storage.carried_arrays, self.probing)
-        body: list[ast.stmt] = [exchange.visit(copy.deepcopy(s)) for s in region.statements]
-        if self.probing:
-            self._statements(depth, body)
-            return
+        by_thread = _ByThread(self.storage.carried_arrays)
+        body: list[ast.stmt] = [by_thread.visit(copy.deepcopy(s)) for s in region.statements]
         # Recomputed variables get their value at the head of every region that reads them.
         body = [s for s in body if not self._is_recomputation(s)]
         if not body:
@@ -332,7 +287,7 @@ class Emitter:
 
         def span(place: str, n: int) -> str:
             if place in limit:
-                return f"range(min({n}, {limit[place]}))"
+                return f"range(_minimum({n}, {limit[place]}))"
             return f"range({n - 1}, -1, -1)" if self.options.reverse else f"range({n})"
 
         if not program.is_flat:
@@ -361,9 +316,3 @@ class Emitter:
 
 def _all_reads(needed: Sequence[str], values: Mapping[str, ast.expr]) -> set[str]:
     return set().union(*(reads(values[v]) for v in needed)) if needed else set()
-
-
-def _numpy_empty() -> Callable[..., object]:
-    import numpy as np
-
-    return np.empty

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import os
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,9 +15,10 @@ from typing import Any
 from blutrain.device.cpu import native
 from blutrain.errors import KernelError, message
 
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 7))
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 8))
 # A launch shorter than this runs on the calling thread: waking others would cost more.
 _WORTH_THREADS = 1e-3
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -31,7 +33,12 @@ def n_workers() -> int:
 def _workers() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
+        # Some systems give threads far less stack than the main thread has.
+        before = threading.stack_size(8 << 20)
         _pool = ThreadPoolExecutor(n_workers(), thread_name_prefix="blutrain-cpu")
+        # They start with the first tasks, so all are given one now.
+        list(_pool.map(time.sleep, [0.001] * n_workers()))
+        threading.stack_size(before)
     return _pool
 
 
@@ -56,6 +63,7 @@ class CompiledKernel:
         name: the kernel's name.
         source: the Python program that was compiled, to be read.
         serial: whether blocks run in order on one thread, because they update memory atomically.
+        scratch_bytes: memory that each thread needs beyond its stack.
     """
 
     def __init__(
@@ -64,9 +72,11 @@ class CompiledKernel:
         source: str,
         code: tuple[str, bytes],
         serial: bool,
+        scratch_bytes: int,
         without_assumption: Callable[[], CompiledKernel],
     ) -> None:
         self.name, self.source, self.serial = name, source, serial
+        self.scratch_bytes = scratch_bytes
         self._without_assumption = without_assumption
         self._general: CompiledKernel | None = None
         address, self._library = native.load(*code, name)
@@ -130,14 +140,18 @@ class CompiledKernel:
         Returns:
             Seconds of this thread's own, however busy the machine is.
         """
-        result, exception = ctypes.c_void_p(), ctypes.c_void_p()
+        outcome = (ctypes.c_void_p * 2)()  # Numba's places for a result and an exception
+        where = ctypes.addressof(outcome)
+        scratch = 0
+        if self.scratch_bytes:
+            memory = ctypes.create_string_buffer(self.scratch_bytes + 64)
+            scratch = -(-ctypes.addressof(memory) // 64) * 64
         began = time.thread_time()
         status = self._entry(
-            ctypes.addressof(result), ctypes.addressof(exception), first, last, *grid,
-            shared_bytes, slots,
-        )  # fmt: skip
+            where, where + _POINTER, first, last, *grid, shared_bytes, scratch, slots
+        )
         if status:
-            self._fail(exception.value)
+            self._fail(outcome[1])
         return time.thread_time() - began
 
     def _fail(self, exception: int | None) -> None:
@@ -145,7 +159,7 @@ class CompiledKernel:
         what: Any = "raised an exception"
         if exception:
             data = ctypes.cast(exception, ctypes.POINTER(ctypes.c_void_p))[0]
-            size = ctypes.c_int32.from_address(exception + ctypes.sizeof(ctypes.c_void_p)).value
+            size = ctypes.c_int32.from_address(exception + _POINTER).value
             if data and size > 0:
                 kind, arguments, *_ = pickle.loads(ctypes.string_at(data, size))
                 if kind is NegativeArgument:

@@ -189,7 +189,7 @@ def expm1(x: Real) -> Real:
     # 2**n itself overflows at n = 128, so the last factor of two comes at the end.
     whole = small.fma(first, first - 1.0 / second) * second
     tiny = x.magnitude().test("<", 1e-5)
-    return x.where(tiny, whole) if False else (x + 0.5 * x * x).where(tiny, whole)
+    return (x + 0.5 * x * x).where(tiny, whole).with_sign_of(x)
 
 
 # Coefficients of log((1+s)/(1-s)) / s - 2 in s**2 (FreeBSD msun, e_logf.c).
@@ -264,7 +264,7 @@ def tanh(x: Real) -> Real:
     z = x * x
     near = (z.polynomial(_TANH) * z).fma(x, x)
     far = (1.0 - 2.0 / (exp(magnitude + magnitude) + 1.0)).with_sign_of(x)
-    return near.where(magnitude.test("<", 0.625), far)
+    return near.where(magnitude.test("<", 0.625), far).with_sign_of(x)
 
 
 _ERF_NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,

@@ -7,7 +7,7 @@ function would cost more to compile than all of its instructions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
-# Arguments --------------------------------------------------------------------------------------
+# Arguments ---------------------------------------------------------------------------------------
 
 
 def slot_count(kind: types.Type) -> int:
@@ -42,42 +42,58 @@ def argument(kind: types.Type, first: int) -> Any:
             if not hasattr(kind, "ndim"):
                 stored = slot(0, context.get_data_type(kind))
                 return context.data_model_manager[kind].from_data(builder, stored)
-            view = context.make_helper(builder, kind)
-            view.meminfo = cgutils.get_null_value(view.meminfo.type)
-            view.parent = cgutils.get_null_value(view.parent.type)
-            view.nitems, view.itemsize = slot(2, _I64), slot(3, _I64)
-            view.data = slot(4, view.data.type)
-            extents = [slot(5 + k, _I64) for k in range(2 * kind.ndim)]
-            view.shape = cgutils.pack_array(builder, extents[: kind.ndim], ty=_I64)
-            view.strides = cgutils.pack_array(builder, extents[kind.ndim :], ty=_I64)
-            return view._getvalue()
+            llvm_type = context.get_value_type(kind)
+            view = ir.Constant(llvm_type, ir.Undefined)
+            for k in (0, 1):
+                view = builder.insert_value(view, ir.Constant(llvm_type.elements[k], None), k)
+            for k in (NITEMS, ITEMSIZE, DATA):
+                view = builder.insert_value(view, slot(k, llvm_type.elements[k]), k)
+            for axis in range(kind.ndim):
+                view = builder.insert_value(view, slot(5 + axis, _I64), (SHAPE, axis))
+                step = slot(5 + kind.ndim + axis, _I64)
+                view = builder.insert_value(view, step, (STRIDES, axis))
+            return view
 
         return kind(slots), codegen
 
     return read
 
 
-# Arrays on the stack ----------------------------------------------------------------------------
+# Arrays on the stack -----------------------------------------------------------------------------
 
 
-def _view(context: Any, builder: Any, kind: types.Array, data: Any, shape: list[Any]) -> Any:
+# Fields of an array's struct; the two before them are for owned memory.
+NITEMS, ITEMSIZE, DATA, SHAPE, STRIDES = range(2, 7)
+
+
+def stack_view(
+    context: Any, builder: Any, kind: types.Array, data: Any, shape: Sequence[Any]
+) -> Any:
     """A C-ordered array struct over memory that nobody owns."""
+    llvm_type = context.get_value_type(kind)
     itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-    strides: list[Any] = []
-    step = _I64(itemsize)
+    steps: list[Any] = []
+    step: Any = _I64(itemsize)
     for extent in reversed(shape):
-        strides.insert(0, step)
-        step = builder.mul(step, extent)
-    view = context.make_array(kind)(context, builder)
-    context.populate_array(
-        view,
-        data=builder.bitcast(data, view.data.type),
-        shape=shape,
-        strides=strides,
-        itemsize=_I64(itemsize),
-        meminfo=None,
+        steps.insert(0, step)
+        constant = isinstance(step, ir.Constant) and isinstance(extent, ir.Constant)
+        step = _I64(step.constant * extent.constant) if constant else builder.mul(step, extent)
+    nitems = (
+        builder.sdiv(step, _I64(itemsize))
+        if not isinstance(step, ir.Constant)
+        else _I64(step.constant // itemsize)
     )
-    return view._getvalue()
+    view = ir.Constant(llvm_type, ir.Undefined)
+    fields = {NITEMS: nitems, ITEMSIZE: _I64(itemsize)}
+    for k in (0, 1):
+        fields[k] = ir.Constant(llvm_type.elements[k], None)
+    fields[DATA] = builder.bitcast(data, llvm_type.elements[DATA])
+    for k, value in fields.items():
+        view = builder.insert_value(view, value, k)
+    for k, (extent, step) in enumerate(zip(shape, steps, strict=True)):
+        view = builder.insert_value(view, extent, (SHAPE, k))
+        view = builder.insert_value(view, step, (STRIDES, k))
+    return view
 
 
 @functools.cache
@@ -96,9 +112,26 @@ def stack_array(shape: tuple[int, ...], dtype: types.Type) -> Any:
             with builder.goto_entry_block():
                 memory = builder.alloca(ir.ArrayType(element, int(np.prod(shape))))
             memory.align = 64
-            return _view(context, builder, kind, memory, [_I64(n) for n in shape])
+            return stack_view(context, builder, kind, memory, [_I64(n) for n in shape])
 
         return kind(), codegen
+
+    return make
+
+
+@functools.cache
+def scratch_array(shape: tuple[int, ...], dtype: types.Type, offset: int) -> Any:
+    """A function of the scratch memory's address that gives the array at `offset` in it."""
+    kind = types.Array(dtype, len(shape), "C")
+
+    @intrinsic
+    def make(typing_context: Any, scratch: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            address = builder.add(values[0], _I64(offset))
+            memory = builder.inttoptr(address, _I8.as_pointer())
+            return stack_view(context, builder, kind, memory, [_I64(n) for n in shape])
+
+        return kind(scratch), codegen
 
     return make
 
@@ -111,10 +144,11 @@ def dynamic_array(dtype: types.Type) -> Any:
     @intrinsic
     def make(typing_context: Any, memory: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            source = context.make_array(signature.args[0])(context, builder, values[0])
             itemsize = context.get_abi_sizeof(context.get_data_type(dtype))
-            extent = builder.udiv(source.nitems, _I64(itemsize))
-            return _view(context, builder, kind, source.data, [extent])
+            n_bytes = builder.extract_value(values[0], NITEMS)
+            extent = builder.udiv(n_bytes, _I64(itemsize))
+            data = builder.extract_value(values[0], DATA)
+            return stack_view(context, builder, kind, data, [extent])
 
         return kind(memory), codegen
 
@@ -129,14 +163,14 @@ def _dynamic_bytes(typing_context: Any, n: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         memory = builder.alloca(_I8, size=values[0])
         memory.align = 64
-        return _view(context, builder, kind, memory, [values[0]])
+        return stack_view(context, builder, kind, memory, [values[0]])
 
     return kind(types.int64), codegen
 
 
 dynamic_bytes = _dynamic_bytes
 
-# Atomics ----------------------------------------------------------------------------------------
+# Atomics -----------------------------------------------------------------------------------------
 # Blocks of a kernel that updates global memory atomically run one after another, and so do the
 # threads of a block: a plain load, operation and store is atomic then, and deterministic.
 
@@ -257,7 +291,7 @@ ATOMICS: dict[str, Any] = {
 }
 
 
-# Integers as bits -------------------------------------------------------------------------------
+# Integers as bits --------------------------------------------------------------------------------
 
 
 def _bits(name: str, result: Any, operation: Callable[[Any, Any, Any], Any]) -> Any:
@@ -294,7 +328,26 @@ ffs = _bits("ffs", types.int32, _find_first_set)
 brev = _bits("brev", None, lambda builder, x, t: builder.bitreverse(x))
 
 
-# Votes ------------------------------------------------------------------------------------------
+def _poison(name: str) -> Any:
+    def typed(typing_context: Any, array: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            view = values[0]
+            n = builder.extract_value(view, NITEMS)
+            n_bytes = builder.mul(n, builder.extract_value(view, ITEMSIZE))
+            data = builder.bitcast(builder.extract_value(view, DATA), _I8.as_pointer())
+            cgutils.memset(builder, data, n_bytes, 0xFF)
+            return context.get_dummy_value()
+
+        return types.none(array), codegen
+
+    typed.__name__ = typed.__qualname__ = name
+    return intrinsic(typed)
+
+
+# Fill an array with bits that are a NaN where it holds floats.
+poison = _poison("_poison")
+
+# Votes -------------------------------------------------------------------------------------------
 
 
 def _count(name: str, result: types.Type, finish: Callable[[Any, Any, Any], Any]) -> Any:
@@ -302,10 +355,10 @@ def _count(name: str, result: types.Type, finish: Callable[[Any, Any, Any], Any]
 
     def typed(typing_context: Any, flags: Any, n: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            view = context.make_array(signature.args[0])(context, builder, values[0])
+            data = builder.extract_value(values[0], DATA)
             total = cgutils.alloca_once_value(builder, _I64(0))
             with cgutils.for_range(builder, values[1]) as loop:
-                flag = builder.load(builder.gep(view.data, [loop.index]))
+                flag = builder.load(builder.gep(data, [loop.index]))
                 flag = builder.zext(builder.icmp_unsigned("!=", flag, flag.type(0)), _I64)
                 builder.store(builder.add(builder.load(total), flag), total)
             return finish(builder, builder.load(total), values[1])
@@ -335,11 +388,11 @@ def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
     """The flags of a warp as the bits of a uint32."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, values[0])
+        data = builder.extract_value(values[0], DATA)
         first = builder.mul(values[1], _I64(32))
         bits = cgutils.alloca_once_value(builder, _I32(0))
         with cgutils.for_range(builder, _I64(32)) as loop:
-            flag = builder.load(builder.gep(view.data, [builder.add(first, loop.index)]))
+            flag = builder.load(builder.gep(data, [builder.add(first, loop.index)]))
             flag = builder.zext(builder.icmp_unsigned("!=", flag, flag.type(0)), _I32)
             bit = builder.shl(flag, builder.trunc(loop.index, _I32))
             builder.store(builder.or_(builder.load(bits), bit), bits)
@@ -350,7 +403,7 @@ def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
 
 ballot = _ballot
 
-# Indices ----------------------------------------------------------------------------------------
+# Indices -----------------------------------------------------------------------------------------
 
 
 @intrinsic

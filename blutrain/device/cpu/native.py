@@ -1,40 +1,45 @@
-"""From the program's text to machine code: Numba's front end, then LLVM's optimiser, once.
+"""From the program's text to machine code: parse, type, lower to LLVM, optimise, once.
 
-Numba would optimise every function twice and wrap it for calls from Python; a kernel is called
-through ctypes only, so neither is done here. What remains of Numba is its type inference and its
-lowering to LLVM.
+Numba's own way from Python to LLVM (bytecode, its IR, SSA, rewrites) takes most of a second for a
+kernel with a few barriers, mostly in Python; this takes a tenth of that. What is used of Numba is
+what is hard: its rules for types, its implementations of operators and functions, its code loader.
 """
 
 from __future__ import annotations
 
-import linecache
+import ast
+import functools
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
+from llvmlite import ir
 from numba import types
-from numba.core import (
-    compiler,
-    compiler_lock,
-    errors,
-    funcdesc,
-    lowering,
-    typed_passes,
-    untyped_passes,
-)  # fmt: skip
+from numba.core import callconv, compiler_lock, errors
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
-from numba.core.cpu_options import FastMathOptions
 from numba.core.registry import cpu_target
 
+from blutrain.device.cpu import webs
+from blutrain.device.cpu.kinds import Kinds, TypingError
+from blutrain.device.cpu.lower import Lowering
 from blutrain.errors import KernelError, message
 
-# The entry's arguments: first and last block, grid in x, y and z, shared bytes, address of slots.
-ENTRY = (types.int64,) * 7
+# The entry's arguments: first and last block, grid in x, y and z, shared bytes, addresses of
+# scratch memory and of the slots.
+ENTRY = (types.int64,) * 8
+_numbers = itertools.count()
 
 
 class _Library(JITCodeLibrary):
-    """A code library that is optimised once, with SLP vectorisation."""
+    """A code library that is optimised once.
+
+    Attributes:
+        slp: whether straight-line code is vectorised too. It makes register-blocked kernels several
+            times faster. It is not for all, for it can make code that LLVM's verifier refuses.
+    """
+
+    slp = False
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
@@ -42,63 +47,26 @@ class _Library(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
         options = llvm.create_pipeline_tuning_options(speed_level=3)
         options.loop_vectorization = True
-        options.slp_vectorization = True
+        options.slp_vectorization = self.slp
         options.loop_interleaving = True
         options.loop_unrolling = True
         builder = llvm.create_pass_builder(self._codegen._tm, options)
         builder.getModulePassManager().run(self._final_module, builder)
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(LoweringPass):
-    """Numba's lowering, without the wrappers that make a function callable from Python."""
-
-    _name = "blutrain_lowering"
-
-    def __init__(self) -> None:
-        LoweringPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        """Lower to LLVM; the result of the compilation is the symbol's name."""
-        descriptor = funcdesc.PythonFunctionDescriptor.from_specialized_function(
-            state.func_ir, state.typemap, state.return_type, state.calltypes,
-            mangler=state.targetctx.mangler, inline=False, noalias=False, abi_tags=(),
-        )  # fmt: skip
-        with state.targetctx.push_code_library(state.library):
-            lowering.Lower(
-                state.targetctx, state.library, descriptor, state.func_ir, metadata=state.metadata
-            ).lower()
-        state.cr = descriptor.mangled_name
-        return True
-
-
-class _Pipeline(compiler.CompilerBase):
-    """Only those of Numba's passes that a kernel needs: it has no closures, generators, `with`."""
-
-    def define_pipelines(self) -> list[Any]:
-        """The passes, in order."""
-        passes = PassManager("blutrain")
-        for kind, says in (
-            (untyped_passes.TranslateByteCode, "read the bytecode"),
-            (untyped_passes.FixupArgs, "number the arguments"),
-            (untyped_passes.IRProcessing, "process Numba's IR"),
-            (untyped_passes.GenericRewrites, "constant indices and raise"),
-            (untyped_passes.RewriteDynamicRaises, "raise with arguments"),
-            (untyped_passes.ReconstructSSA, "one version a definition"),
-            (typed_passes.NopythonTypeInference, "infer types"),
-            (typed_passes.PreLowerStripPhis, "remove phi nodes"),
-            (typed_passes.InlineOverloads, "inline overloads that ask for it"),
-            (typed_passes.NopythonRewrites, "typed rewrites"),
-            (typed_passes.IRLegalization, "check"),
-            (_Lowering, "lower to LLVM"),
-        ):
-            passes.add_pass(kind, says)
-        passes.finalize()
-        return [passes]
+@functools.cache
+def _context() -> Any:
+    """Numba's CPU target, with CUDA's rules for division by zero."""
+    base = cpu_target.target_context
+    return base.subtarget(error_model=callconv.create_error_model("numpy", base), enable_nrt=True)
 
 
 def compile_text(
-    text: str, objects: Mapping[str, object], where: str, fastmath: frozenset[str]
+    text: str,
+    objects: Mapping[str, object],
+    where: str,
+    fastmath: frozenset[str],
+    slp: bool = False,
 ) -> tuple[str, bytes]:
     """Compile a program.
 
@@ -107,36 +75,58 @@ def compile_text(
         objects: what its free names mean.
         where: the kernel's name, for error messages.
         fastmath: LLVM's fast-math flags.
+        slp: whether to vectorise straight-line code.
 
     Returns:
         The entry's symbol and an ELF object.
     """
-    filename = f"<cpu program of {where}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    namespace = dict(objects)
-    exec(compile(text, filename, "exec"), namespace)
-    function: Any = namespace["kernel"]
-    flags = compiler.Flags()
-    flags.enable_ssa = True
-    flags.nrt = True
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.error_model = "numpy"
-    flags.fastmath = FastMathOptions(set(fastmath))
-    target = cpu_target.target_context
-    library = _Library(target.codegen(), f"blutrain.{where}")
-    library.enable_object_caching()
+    definition = ast.parse(text).body[0]
+    assert isinstance(definition, ast.FunctionDef)
+    symbol = f"blutrain.{where}.{next(_numbers)}"
     with compiler_lock.global_compiler_lock:
+        cpu_target.typing_context.refresh()
+        cpu_target.target_context.refresh()
         try:
-            symbol = compiler.compile_extra(
-                cpu_target.typing_context, target, function, ENTRY, types.none, flags, {},
-                library=library, pipeline_class=_Pipeline,
-            )  # fmt: skip
+            library = _lowered(definition, objects, symbol, fastmath)
+            library.slp = slp
             library.finalize()
-        except errors.NumbaError as error:
+        except RuntimeError:  # the verifier refused what LLVM's optimiser made
+            if not slp:
+                raise
+            return compile_text(text, objects, where, fastmath)
+        except TypingError as error:
             raise KernelError(
-                message(f"kernel {where}", f"cannot be compiled for the CPU: {error}")
+                f"kernel {where}: {error.why} (in `{ast.unparse(error.node)}`)"
             ) from error
+        except errors.NumbaError as error:
+            wrong = f"cannot be compiled for the CPU: {error}"
+            raise KernelError(message(f"kernel {where}", wrong)) from error
         return symbol, library._get_compiled_object()
+
+
+def _lowered(
+    definition: ast.FunctionDef,
+    objects: Mapping[str, object],
+    symbol: str,
+    fastmath: frozenset[str],
+) -> Any:
+    """A code library with the program's LLVM code, not yet optimised."""
+    context = _context()
+    library = _Library(context.codegen(), symbol)
+    library.enable_object_caching()
+    webs.Plain().visit(definition)
+    webs.split(definition.body)
+    kinds = Kinds(definition.body, objects, [a.arg for a in definition.args.args])
+    module = library.create_ir_module(symbol)
+    signature = context.call_conv.get_function_type(types.none, ENTRY)
+    function = ir.Function(module, signature, symbol)
+    # Its two first parameters are Numba's: where a result and an exception would go.
+    names = [a.arg for a in definition.args.args]
+    given = dict(zip(names, function.args[2:], strict=True))
+    with context.push_code_library(library):
+        Lowering(definition, kinds, context, function, given, sorted(fastmath))
+        library.add_ir_module(module)
+    return library
 
 
 def load(symbol: str, code: bytes, where: str) -> tuple[int, Any]:

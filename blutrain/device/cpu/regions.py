@@ -306,7 +306,7 @@ class Builder:
                 out.block.append(result)
             return
         there = warp_vote(kind, x) if kind in WARP_VOTES else shuffle(kind, x, operands[1])
-        out.add(assign(target, call("__read", name(x), there, ast.Constant(kind))), mask)
+        out.add(assign(target, there), mask)
 
 
 def warp_vote(kind: str, x: str) -> ast.expr:
