@@ -6,6 +6,8 @@ import pytest
 from numba import cuda, float32, types
 
 import blutrain as bt
+from blutrain.cuda_kernels.reduction.sum import SUM
+from blutrain.cuda_kernels.reduction.template import rows_kernel
 from blutrain.device import launch
 from blutrain.device.cuda.compile import compile_kernel
 
@@ -35,16 +37,12 @@ def range_kernel(
 
 
 @cuda.jit
-def row_sum_kernel(
-    x,  # (n_rows, n_cols)
-    y,  # (n_rows,)
+def last_kernel(
+    x,  # (n,)
+    y,  # (2,)
 ):
-    row = cuda.blockIdx.x
-    total = float32(0.0)
-    for col in range(cuda.threadIdx.x, x.shape[1], 32):
-        total += x[row, col]
-    if cuda.threadIdx.x == 0:
-        y[row] = total
+    y[0] = x[-1]
+    y[1] = x[cuda.threadIdx.x - 2]
 
 
 def in_python(start, stop, step):
@@ -70,10 +68,16 @@ def test_ranges_mean_what_they_mean_in_python(dtype):
 
 
 def test_a_strided_sum_is_a_load_and_an_add_an_element():
-    text = compile_kernel(row_sum_kernel, (float32[:, ::1], float32[::1]), (9, 0)).text
-    assert not re.search(r"\b(div|rem)\.", text)
+    kernel = rows_kernel(SUM, float32)
+    text = compile_kernel(kernel, (float32[:, ::1], float32[:, ::1], types.int64), (9, 0)).text
     # Loads at fixed offsets from one address: the loop was unrolled and strength-reduced.
     assert len(re.findall(r"ld\.global\.f32\s+%f\d+, \[%rd\d+\+-?\d+\]", text)) >= 3
+
+
+def test_a_negative_index_of_a_users_kernel_counts_from_the_end():
+    y = bt.zeros(2)
+    launch(last_kernel, 1, 1, bt.tensor([1.0, 2.0, 3.0]), y)
+    assert y.tolist() == [3.0, 2.0]
 
 
 def test_an_index_of_any_integer_type_compiles():

@@ -16,7 +16,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,8 @@ def compile_kernel(
 def _compile(kernel: Any, argument_types: tuple[Any, ...], cc: ComputeCapability) -> str:
     options = kernel.targetoptions
     try:
-        with _pretend_device(cc), lowering.indices_from_the_start():
+        own = lowering.counts_from_the_start(kernel)
+        with _pretend_device(cc), lowering.indices_from_the_start() if own else nullcontext():
             text, _ = numba_compile_ptx(
                 kernel.py_func,
                 types.void(*argument_types),
@@ -162,7 +163,8 @@ def _cache_file(kernel: Any, argument_types: tuple[Any, ...], cc: ComputeCapabil
     content = fingerprint(kernel)
     if content is None or kernel.targetoptions.get("link"):
         return None
-    key = "\n".join([content, *map(str, argument_types), str(cc), _versions()])
+    own = str(lowering.counts_from_the_start(kernel))
+    key = "\n".join([content, own, *map(str, argument_types), str(cc), _versions()])
     name = re.sub(r"\W", "_", kernel.__name__)
     return cache_directory() / "ptx" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()}.ptx"
 

@@ -5,9 +5,9 @@ Numba lowers both as Python means them, which costs a kernel more than its arith
 - `for i in range(a, b, c)` counts the turns down beside i, after a 64-bit division to find their
   number, and hides i behind a select. Here i runs from a by c while it is below b (above, for a
   negative step): a loop whose addresses LLVM strength-reduces and whose loads it unrolls.
-- `x[i]` adds the extent where i is negative, four instructions of 64 bits an index. A kernel's
-  indices count from the start of an axis, so here an index is used as it is. (On the cpu target
-  a negative index still wraps; no kernel may rely on it.)
+- `x[i]` adds the extent where i is negative, four instructions of 64 bits an index. The indices of
+  blutrain's own kernels count from the start of an axis, so there an index is used as it is.
+  Anybody else's kernel keeps Numba's meaning: `x[-1]` is the last element on both targets.
 
 Summing a row is then one load and one add an element where it was thirteen instructions, most of
 them of 64 bits. Ranges behave the same, but for a step of 0, which is not refused.
@@ -74,6 +74,11 @@ for _range in _RANGES:
 
 def _index_as_it_is(context: Any, builder: Any, kind: Any, index: Any, extent: Any) -> Any:
     return context.cast(builder, index, kind, types.intp)
+
+
+def counts_from_the_start(kernel: Any) -> bool:
+    """Whether a kernel is blutrain's own, whose indices are never negative."""
+    return str(kernel.py_func.__module__).startswith("blutrain.cuda_kernels.")
 
 
 @contextmanager
