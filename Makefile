@@ -57,6 +57,7 @@ coverage: $(VENV)/.test ## the tests, and which host lines they ran
 
 docs: $(VENV)/.test ## draw the tables in docs/ again from the code
 	$(BIN)/python docs/make_op_table.py
+	$(BIN)/python tests/kernel_table.py
 
 bench-cpu: $(VENV)/.bench ## the CPU benchmarks beside PyTorch's figures, saved to benchmarks/results/
 	BLUTRAIN_DEVICE=cpu $(BIN)/python benchmarks/bench_fidelity.py --save
