@@ -66,6 +66,7 @@ class Tile(NamedTuple):
 
 
 LARGE = Tile(128, 128, 16, 8, 8)
+LARGE_HALF = Tile(128, 64, 16, 8, 4)  # converting halves takes registers too
 SMALL = Tile(64, 64, 16, 4, 4)
 
 # Fewer large tiles than this leave too many of a big GPU's processors idle: small ones then.
@@ -75,18 +76,24 @@ MIN_CHUNK = 512
 
 
 @cache
-def gemm_kernel(tile: Tile, real: Any) -> Any:
-    """The kernel for one cut of the work and one accumulator type.
+def gemm_kernel(tile: Tile, real: Any, a_along_k: bool, b_along_n: bool) -> Any:
+    """The kernel for one cut of the work, one accumulator type and one way to read the operands.
 
     Args:
-        tile: LARGE or SMALL.
+        tile: one of those above.
         real: numba's float32 or float64.
+        a_along_k: whether k (else m) is a's dense direction.
+        b_along_n: whether n (else k) is b's dense direction.
     """
     tile_m, tile_n, tile_k, thread_m, thread_n = tile
     threads = tile.threads
     warp_m, warp_n = LANES_M * thread_m, LANES_N * thread_n
     warps_n = tile_n // warp_n
+    # Neighbouring threads load along the dense direction; a thread's next load is one step further.
     loads_a, loads_b = tile_m * tile_k // threads, tile_n * tile_k // threads
+    wide_a, wide_b = tile_k if a_along_k else tile_m, tile_n if b_along_n else tile_k
+    step_m, step_ka = (threads // tile_k, 0) if a_along_k else (0, threads // tile_m)
+    step_n, step_kb = (0, threads // tile_n) if b_along_n else (threads // tile_k, 0)
     pitch_a, pitch_b = tile_m + PAD, tile_n + PAD
     # 256 threads with 128 registers each: two blocks an SM hide each other's barriers. Doubles take
     # two registers each and need the whole file.
@@ -99,8 +106,6 @@ def gemm_kernel(tile: Tile, real: Any) -> Any:
         bias,  # (N,), read only with has_bias
         out,  # (outer, inner, M, N)
         has_bias,
-        a_along_k,  # whether k (else m) is a's dense direction
-        b_along_n,  # whether n (else k) is b's dense direction
     ):
         piece_a = cuda.shared.array((2, tile_k, pitch_a), real, 16)
         piece_b = cuda.shared.array((2, tile_k, pitch_b), real, 16)
@@ -124,16 +129,12 @@ def gemm_kernel(tile: Tile, real: Any) -> Any:
         row0 = uint32((first + place % (STRIP * tiles_n) % height) * tile_m)
         col0 = uint32(place % (STRIP * tiles_n) // height * tile_n)
 
-        # What this thread loads: neighbouring threads along the dense direction.
+        # What this thread loads.
         t = uint32(cuda.threadIdx.x)
-        load_m = t // tile_k if a_along_k else t % tile_m
-        load_ka = t % tile_k if a_along_k else t // tile_m
-        step_m = threads // tile_k if a_along_k else 0
-        step_ka = 0 if a_along_k else threads // tile_m
-        load_n = t % tile_n if b_along_n else t // tile_k
-        load_kb = t // tile_n if b_along_n else t % tile_k
-        step_n = 0 if b_along_n else threads // tile_k
-        step_kb = threads // tile_n if b_along_n else 0
+        load_m = t // wide_a if a_along_k else t % wide_a
+        load_ka = t % wide_a if a_along_k else t // wide_a
+        load_n = t % wide_b if b_along_n else t // wide_b
+        load_kb = t // wide_b if b_along_n else t % wide_b
 
         # What it computes: groups of four rows and columns, from these on.
         warp = t // 32
@@ -162,15 +163,17 @@ def gemm_kernel(tile: Tile, real: Any) -> Any:
             more = next_k < n_inner
             if more:  # the next pieces, into registers
                 for i in range(loads_a):
-                    m = row0 + load_m + i * step_m
-                    k = uint32(next_k) + load_ka + i * step_ka
+                    m = uint32(row0 + load_m + i * step_m)
+                    k = uint32(next_k + load_ka + i * step_ka)
                     next_a[i] = a[outer, inner, m, k] if m < n_rows and k < n_inner else real(0)
                 for i in range(loads_b):
-                    n = col0 + load_n + i * step_n
-                    k = uint32(next_k) + load_kb + i * step_kb
+                    n = uint32(col0 + load_n + i * step_n)
+                    k = uint32(next_k + load_kb + i * step_kb)
                     next_b[i] = b[outer, inner, k, n] if n < n_cols and k < n_inner else real(0)
 
-            for k in range(tile_k):
+            # A while loop: the assembler unrolls it; a range would hide the count from it.
+            k = uint32(0)
+            while k < tile_k:
                 x = cuda.local.array(thread_m, real)
                 y = cuda.local.array(thread_n, real)
                 for i in range(thread_m):
@@ -180,6 +183,7 @@ def gemm_kernel(tile: Tile, real: Any) -> Any:
                 for i in range(thread_m):
                     for j in range(thread_n):
                         acc[i, j] += x[i] * y[j]
+                k = uint32(k + 1)
 
             if more:  # into the half that nobody reads
                 half = uint32(1) - half
@@ -334,9 +338,13 @@ def _launch(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
     """Choose the tile and launch."""
     real = float64 if a.dtype is dtypes.float64 else float32
     wide = min(out.shape[2:]) > SMALL.m and _n_tiles(out.shape, LARGE) >= ENOUGH_TILES
-    tile = LARGE if wide and real is float32 else SMALL
+    tile = SMALL
+    if wide and real is float32:
+        tile = LARGE_HALF if a.dtype.is_half else LARGE
+    a_along_k = abs(a.strides[3]) <= abs(a.strides[2])
+    b_along_n = abs(b.strides[3]) <= abs(b.strides[2])
     launch(
-        gemm_kernel(tile, real),
+        gemm_kernel(tile, real, a_along_k, b_along_n),
         _n_tiles(out.shape, tile),
         tile.threads,
         a,
@@ -345,6 +353,4 @@ def _launch(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
         Array(out.pointer, (1,), (1,), a.dtype, "C") if bias is None else dense(bias),
         Array(out.pointer, out.shape, out.strides, out.dtype, "A", out.owner),
         bias is not None,
-        abs(a.strides[3]) <= abs(a.strides[2]),
-        abs(b.strides[3]) <= abs(b.strides[2]),
     )

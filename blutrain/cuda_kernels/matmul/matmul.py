@@ -185,6 +185,7 @@ def samples(rng: np.random.Generator) -> list[Sample]:
         sample((3, 0), (0, 4), "an empty sum"),
         sample((0, 3), (3, 4), "no rows"),
         sample((2, 2048), (2048, 3), "a long sum, in chunks"),
+        sample((64, 65, 3), (64, 3, 66), "enough for large tiles"),
     ]
 
 
