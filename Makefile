@@ -61,10 +61,12 @@ docs: $(VENV)/.test ## draw the tables in docs/ again from the code
 
 bench-cpu: $(VENV)/.bench ## the CPU benchmarks beside PyTorch's figures, saved to benchmarks/results/
 	BLUTRAIN_DEVICE=cpu $(BIN)/python benchmarks/bench_fidelity.py --save
+	BLUTRAIN_DEVICE=cpu $(BIN)/python benchmarks/bench_launch.py --save
 	BLUTRAIN_DEVICE=cpu $(BIN)/python benchmarks/bench_train_cpu.py --save
 
 bench-gpu: $(VENV)/.bench ## the GPU benchmarks beside PyTorch's figures, saved to benchmarks/results/
 	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_fidelity.py --save
+	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_launch.py --save
 	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_gpt2.py --save
 
 clean: ## remove .venv, caches and build outputs
