@@ -1,0 +1,137 @@
+"""What cannot run on the CPU is refused by name, with the kernel, the line and what to do."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from blutrain.device import cpu
+from blutrain.errors import DTypeError, KernelError
+
+X = np.zeros(64, np.float32)
+
+
+@cuda.jit
+def loop_else(x):
+    for i in range(3):
+        x[i] = 1
+    else:
+        x[0] = 2
+
+
+@cuda.jit
+def unknown_cuda_name(x):
+    x[0] = cuda.vectorized_nonsense(1)
+
+
+@cuda.jit
+def cluster(x):
+    x[0] = cuda.cg.this_grid().sync()
+
+
+@cuda.jit
+def variable_shape(x, n):
+    s = cuda.shared.array(n, float32)
+    s[0] = 1
+    x[0] = s[0]
+
+
+@cuda.jit
+def array_twice(x):
+    s = cuda.shared.array(4, float32)
+    s = cuda.shared.array(8, float32)
+    x[0] = s[0]
+
+
+@cuda.jit
+def tuple_across_barrier(x):
+    pair = (x[0], x[1]) if x[2] > 0 else (x[1], x[0])
+    cuda.syncthreads()
+    x[cuda.threadIdx.x] = pair[0]
+
+
+@cuda.jit
+def with_statement(x):
+    with open("file"):
+        x[0] = 1
+
+
+@cuda.jit
+def not_a_function(x):
+    x[0] = undefined_name(1)  # noqa: F821
+
+
+@cuda.jit
+def wrong_call(x):
+    x[0] = cuda.popc(1.5)
+
+
+@cuda.jit(device=True)
+def endless(v):
+    return endless(v) + 1
+
+
+@cuda.jit
+def recursive(x):
+    x[0] = endless(x[1])
+
+
+@cuda.jit
+def fine(x):
+    x[cuda.threadIdx.x] = 1
+
+
+CASES = {
+    loop_else: r"kernel loop_else \(.*test_errors.py:\d+\): a loop's else cannot be in a kernel",
+    unknown_cuda_name: r"kernel unknown_cuda_name \(.*:\d+\): cuda.vectorized_nonsense has no",
+    cluster: r"kernel cluster \(.*:\d+\): cuda.cg.* has no meaning on the CPU",
+    variable_shape: r"the shape of a shared or local array must be a constant, got n; use a global",
+    array_twice: r"array 's' is made twice; give each its own name",
+    tuple_across_barrier: r"'pair' lives across a barrier or shuffle, so it must be a number",
+    with_statement: r"a With statement cannot be in a kernel",
+    not_a_function: r"undefined_name is not",
+    wrong_call: r"popc does not take \(float64\)",
+    recursive: r"device function endless calls itself",
+}
+
+
+@pytest.mark.parametrize("kernel", CASES, ids=lambda kernel: kernel.py_func.__name__)
+def test_refused(kernel):
+    arguments = (X, 4) if kernel is variable_shape else (X,)
+    with pytest.raises(KernelError, match=CASES[kernel]) as caught:
+        cpu.run(kernel, 1, 32, *arguments)
+    assert kernel.py_func.__name__ in str(caught.value) or kernel is recursive
+
+
+@pytest.mark.parametrize(
+    "grid, block, options, says",
+    [
+        (0, 32, {}, "grid must be 1 to 3 extents of at least 1"),
+        (1, 0, {}, "block must be"),
+        ((1, 1, 1, 1), 1, {}, "grid must be"),
+        (1, 2048, {}, "at most 1024 threads"),
+        (1, (64, 64), {}, "at most 1024 threads"),
+        (1, 32, {"shared": 1 << 20}, "shared must be from 0 to"),
+    ],
+)
+def test_geometry(grid, block, options, says):
+    with pytest.raises(KernelError, match=says):
+        cpu.run(fine, grid, block, X, **options)
+
+
+def test_arguments():
+    with pytest.raises(DTypeError, match="must be a NumPy array or a scalar, got list"):
+        cpu.run(fine, 1, 32, [1.0])
+    with pytest.raises(KernelError, match=r"kernel fine: takes 1 arguments \(x\), got 2"):
+        cpu.run(fine, 1, 32, X, X)
+
+
+def test_no_source():
+    namespace = {"cuda": cuda}
+    exec("@cuda.jit\ndef hidden(x):\n    x[0] = 1\n", namespace)
+    with pytest.raises(KernelError, match="kernel hidden: its source text must be available"):
+        cpu.run(namespace["hidden"], 1, 32, X)
+
+
+def test_not_a_kernel():
+    with pytest.raises(KernelError, match="a kernel must be a @cuda.jit function, got int"):
+        cpu.compile_kernel(3, (1, 1, 1), ())
