@@ -60,12 +60,14 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
         block_visible = min(n_keys, uint32(row0 + threads + offset)) if causal else n_keys
 
         # delta = Σ_d dy y, with y in q's place for a moment.
-        for e in range(t, head * threads, threads):
-            r = uint32(e) // head
-            d = uint32(e) % head
+        e = t
+        while e < head * threads:
+            r = e // head
+            d = e % head
             inside = row0 + r < n_queries and d < size
-            tile_dy[d, r] = dy[b, h, row0 + r, d] if inside else real(0)
-            tile_q[d, r] = y[b, h, row0 + r, d] if inside else real(0)
+            tile_dy[d, r] = dy[b, h, uint32(row0 + r), d] if inside else real(0)
+            tile_q[d, r] = y[b, h, uint32(row0 + r), d] if inside else real(0)
+            e = uint32(e + threads)
         cuda.syncthreads()  # both are complete
         row_delta = real(0)
         for d in range(head):
@@ -78,23 +80,27 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
         for c in range(columns):
             acc[c] = real(0)
         cuda.syncthreads()  # all are done with y
-        for e in range(t, head * threads, threads):
-            r = uint32(e) // head
-            d = uint32(e) % head
+        e = t
+        while e < head * threads:
+            r = e // head
+            d = e % head
             inside = row0 + r < n_queries and d < size
-            tile_q[d, r] = q[b, h, row0 + r, d] * scale if inside else real(0)
+            tile_q[d, r] = q[b, h, uint32(row0 + r), d] * scale if inside else real(0)
+            e = uint32(e + threads)
 
         for key0 in range(0, block_visible, chunk):
             # Load a chunk of keys, both ways round, and of values, transposed.
-            for e in range(t, head * chunk, threads):
-                j = uint32(e) // head
-                d = uint32(e) % head
+            e = t
+            while e < head * chunk:
+                j = e // head
+                d = e % head
                 inside = uint32(key0) + j < n_keys and d < size
-                x = k[b, h, uint32(key0) + j, d] if inside else real(0)
+                x = k[b, h, uint32(key0 + j), d] if inside else real(0)
                 tile_k[d, j] = x
                 if d >= col0 and d < col0 + columns:
                     rows_k[j, d - col0] = x
-                tile_v[d, j] = v[b, h, uint32(key0) + j, d] if inside else real(0)
+                tile_v[d, j] = v[b, h, uint32(key0 + j), d] if inside else real(0)
+                e = uint32(e + threads)
             cuda.syncthreads()  # the chunk is complete (and q, the first time)
 
             left = int32(visible) - int32(key0)  # how many of the chunk's keys the row sees
@@ -105,13 +111,15 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
                 for j in range(chunk):
                     s[j] = real(0)
                     dp[j] = real(0)
-                for d in range(head):
+                d = uint32(0)
+                while d < head:
                     x = tile_q[d, t]
                     for j in range(chunk):
                         s[j] += x * tile_k[d, j]
                     x = tile_dy[d, t]
                     for j in range(chunk):
                         dp[j] += x * tile_v[d, j]
+                    d = uint32(d + 1)
                 if left < chunk:
                     for j in range(chunk):
                         s[j] = s[j] if int32(j) < left else real(-infinity)
@@ -123,10 +131,12 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
                     tile_ds[j, t] = s[j]
 
                 # dq += ds k
-                for j in range(chunk):
+                j = uint32(0)
+                while j < chunk:
                     x = tile_ds[j, t]
                     for c in range(columns):
                         acc[c] += x * rows_k[j, c]
+                    j = uint32(j + 1)
             cuda.syncthreads()  # all are done with the chunk
 
         if row < n_queries:
@@ -187,12 +197,14 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
         col0 = uint32(place % parts * columns)
         row = uint32(row0 + t)
 
-        for e in range(t, head * threads, threads):
-            r = uint32(e) // head
-            d = uint32(e) % head
+        e = t
+        while e < head * threads:
+            r = e // head
+            d = e % head
             inside = row0 + r < n_keys and d < size
-            tile_k[d, r] = k[b, h, row0 + r, d] if inside else real(0)
-            tile_v[d, r] = v[b, h, row0 + r, d] if inside else real(0)
+            tile_k[d, r] = k[b, h, uint32(row0 + r), d] if inside else real(0)
+            tile_v[d, r] = v[b, h, uint32(row0 + r), d] if inside else real(0)
+            e = uint32(e + threads)
         for c in range(columns):
             acc_k[c] = real(0)
             acc_v[c] = real(0)
@@ -201,17 +213,19 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
         start = uint32(row0 - offset) if causal and row0 > offset else uint32(0)
         for query0 in range(start, n_queries, chunk):
             # Load a chunk of queries and of dy, both ways round.
-            for e in range(t, head * chunk, threads):
-                j = uint32(e) // head
-                d = uint32(e) % head
+            e = t
+            while e < head * chunk:
+                j = e // head
+                d = e % head
                 inside = uint32(query0) + j < n_queries and d < size
-                x = q[b, h, uint32(query0) + j, d] * scale if inside else real(0)
-                g = dy[b, h, uint32(query0) + j, d] if inside else real(0)
+                x = q[b, h, uint32(query0 + j), d] * scale if inside else real(0)
+                g = dy[b, h, uint32(query0 + j), d] if inside else real(0)
                 tile_q[d, j] = x
                 tile_dy[d, j] = g
                 if d >= col0 and d < col0 + columns:
                     rows_q[j, d - col0] = x
                     rows_dy[j, d - col0] = g
+                e = uint32(e + threads)
             if t < chunk:  # past the end: p = exp(s - inf) = 0
                 inside = uint32(query0) + t < n_queries
                 chunk_lse[t] = lse[b, h, uint32(query0) + t] if inside else real(infinity)
@@ -227,13 +241,15 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
                 for j in range(chunk):
                     s[j] = real(0)
                     dp[j] = real(0)
-                for d in range(head):
+                d = uint32(0)
+                while d < head:
                     x = tile_k[d, t]
                     for j in range(chunk):
                         s[j] += x * tile_q[d, j]
                     x = tile_v[d, t]
                     for j in range(chunk):
                         dp[j] += x * tile_dy[d, j]
+                    d = uint32(d + 1)
                 if hidden > 0:
                     for j in range(chunk):
                         s[j] = s[j] if int32(j) >= hidden else real(-infinity)
@@ -243,18 +259,22 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
                     s[j] = math.exp(s[j] - chunk_lse[j])
                 for j in range(chunk):  # the thread's own column: no barrier
                     tile_p[j, t] = s[j]
-                for j in range(chunk):
+                j = uint32(0)
+                while j < chunk:
                     x = tile_p[j, t]
                     for c in range(columns):
                         acc_v[c] += x * rows_dy[j, c]
+                    j = uint32(j + 1)
 
                 # ds = p (dp - delta), then dk += dsᵀ q
                 for j in range(chunk):
                     tile_p[j, t] = s[j] * (dp[j] - chunk_delta[j])
-                for j in range(chunk):
+                j = uint32(0)
+                while j < chunk:
                     x = tile_p[j, t]
                     for c in range(columns):
                         acc_k[c] += x * rows_q[j, c]
+                    j = uint32(j + 1)
             cuda.syncthreads()  # all are done with the chunk
 
         if row < n_keys:

@@ -42,6 +42,7 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         t = uint32(cuda.threadIdx.x)
         # Unsigned: there is no test for negative indices then, and LLVM sees the alignment. Two of
         # them together make a uint64, which does not mix with int64: hence the conversions below.
+        # While loops: the assembler unrolls them; a range would hide the count from it.
         n_heads = uint32(q.shape[1])
         n_queries = uint32(q.shape[2])
         n_keys = uint32(k.shape[2])
@@ -62,11 +63,13 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
         block_visible = min(n_keys, uint32(row0 + threads + offset)) if causal else n_keys
 
         # Load q, scaled; zeros where there is none.
-        for e in range(t, head * threads, threads):
-            r = uint32(e) // head
-            d = uint32(e) % head
+        e = t
+        while e < head * threads:
+            r = e // head
+            d = e % head
             inside = row0 + r < n_queries and d < size
-            tile_q[d, r] = q[b, h, row0 + r, d] * scale if inside else real(0)
+            tile_q[d, r] = q[b, h, uint32(row0 + r), d] * scale if inside else real(0)
+            e = uint32(e + threads)
         largest = real(LOWEST)
         total = real(0)
         for c in range(columns):
@@ -74,13 +77,15 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
 
         for key0 in range(0, block_visible, chunk):
             # Load a chunk of keys, transposed, and of values.
-            for e in range(t, head * chunk, threads):
-                j = uint32(e) // head
-                d = uint32(e) % head
+            e = t
+            while e < head * chunk:
+                j = e // head
+                d = e % head
                 inside = uint32(key0) + j < n_keys and d < size
-                tile_k[d, j] = k[b, h, uint32(key0) + j, d] if inside else real(0)
+                tile_k[d, j] = k[b, h, uint32(key0 + j), d] if inside else real(0)
                 if d >= col0 and d < col0 + columns:
-                    tile_v[j, d - col0] = v[b, h, uint32(key0) + j, d] if inside else real(0)
+                    tile_v[j, d - col0] = v[b, h, uint32(key0 + j), d] if inside else real(0)
+                e = uint32(e + threads)
             cuda.syncthreads()  # the chunk is complete (and q, the first time)
 
             left = int32(visible) - int32(key0)  # how many of the chunk's keys the row sees
@@ -89,10 +94,12 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
                 s = cuda.local.array(chunk, real)
                 for j in range(chunk):
                     s[j] = real(0)
-                for d in range(head):
+                d = uint32(0)
+                while d < head:
                     x = tile_q[d, t]
                     for j in range(chunk):
                         s[j] += x * tile_k[d, j]
+                    d = uint32(d + 1)
                 if left < chunk:
                     for j in range(chunk):
                         s[j] = s[j] if int32(j) < left else real(-infinity)
@@ -128,10 +135,12 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
                     acc[c] *= fade
                 for j in range(chunk):
                     tile_p[j, t] = s[j]
-                for j in range(chunk):
+                j = uint32(0)
+                while j < chunk:
                     p = tile_p[j, t]
                     for c in range(columns):
                         acc[c] += p * tile_v[j, c]
+                    j = uint32(j + 1)
             cuda.syncthreads()  # all are done with the chunk
 
         if row < n_queries:
