@@ -288,6 +288,7 @@ save(figure, "01_sum")
 
 # %% [markdown]
 # ## Try
-# 1. Move the barrier into the `if`. What does the error say, and what would a GPU do?
+# 1. Move the barrier into the `if`. The CPU still adds up right. Run it with
+#    `cpu.Options(check_barriers=True)`: what does the error say, and what would a GPU do?
 # 2. Take `cell[t] = mine` without the first barrier: which sums survive?
 # 3. `BLOCK = 96` breaks the tree even with barriers. Why? (Look at $h$ when it is odd.)
