@@ -3,7 +3,7 @@
 4 layers, 4 heads, 128 wide, context 64, batch 12, no dropout, 65 characters; AdamW and clipping as
 nanoGPT has them. The two take turns; medians are compared.
 
-    usage: BLUTRAIN_DEVICE=cpu python benchmarks/bench_train_cpu.py [--save] [--rounds 9]
+    usage: BLUTRAIN_DEVICE=cpu python benchmarks/bench_train_cpu.py [--save] [--rounds 15]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blutrain.models import GPT2, GPT2Config
 Array = np.ndarray[Any, Any]
 
 CONFIG = GPT2Config(vocab_size=65, block_size=64, n_layer=4, n_head=4, n_embd=128)
-BATCH_SIZE, STEPS_A_ROUND = 12, 20
+BATCH_SIZE, STEPS_A_ROUND = 12, 10
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
 
 
@@ -79,7 +79,7 @@ def main() -> int:
     """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of each, in turn")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each, in turn")
     arguments = parser.parse_args()
     if TARGET != "cpu":
         print("this benchmark is for the cpu target: set BLUTRAIN_DEVICE=cpu", file=sys.stderr)
