@@ -14,7 +14,7 @@ passes, in the order in which they run:
 | `storage.py` | decides where each variable lives |
 | `ranges.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
 | `webs.py`, `kinds.py` | splits variables; infers types |
-| `lower.py`, `values.py`, `native.py` | LLVM code; machine code |
+| `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
 | `cache.py`, `executable.py` | keeps it; runs it |
 | `vocabulary.py`, `intrinsics.py`, `math.py` | what `cuda.*` and `math.*` mean on the CPU |
 

@@ -15,7 +15,7 @@ from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import Builder
-from blutrain.device.cpu.source import Source
+from blutrain.device.cpu.source import source_of
 from blutrain.device.cpu.storage import place
 from blutrain.device.cpu.uniformity import Uniformity
 from blutrain.errors import KernelError, message
@@ -62,7 +62,7 @@ def _compile(
     options: Options,
     assume: bool,
 ) -> CompiledKernel:
-    source = Source(kernel)
+    source = source_of(kernel)
     where = source.function.__name__
     if len(kinds) != len(source.parameters):
         takes = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
@@ -84,7 +84,9 @@ def _compile(
     code = cache.read(key)
     if code is None:
         # Arrays in local memory are what makes a kernel register-blocked.
-        code = native.compile_text(text, objects, where, flags, slp=bool(program.local))
+        slp = bool(program.local)
+        own = frozenset(program.local.keys() - storage.carried_arrays)
+        code = native.compile_text(text, objects, where, flags, slp, own)
         cache.write(key, code)
 
     def without_assumption() -> CompiledKernel:

@@ -6,7 +6,6 @@ The text is what is compiled, and can be read: `CompiledKernel.source`.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ from blutrain.device.cpu.regions import (
     Vote,
 )  # fmt: skip
 from blutrain.device.cpu.storage import Storage
-from blutrain.device.cpu.syntax import call, name, reads, text_of, writes
+from blutrain.device.cpu.syntax import call, clone, name, reads, text_of, writes
 
 # Arrays of a block are on the C stack, where LLVM knows that nothing else points into them, up to
 # this many bytes; what does not fit is in scratch memory that the caller gives.
@@ -124,7 +123,7 @@ class Emitter:
                 self._line(depth, line)
 
     def _indexed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [self.facts.unsigned_indices(copy.deepcopy(s)) for s in body]  # type: ignore[misc]
+        return [self.facts.unsigned_indices(clone(s)) for s in body]  # type: ignore[misc]
 
     # The two programs ---------------------------------------------------------------------------
 
@@ -236,7 +235,7 @@ class Emitter:
 
     def _region(self, depth: int, region: Region) -> None:
         by_thread = _ByThread(self.storage.carried_arrays)
-        body: list[ast.stmt] = [by_thread.visit(copy.deepcopy(s)) for s in region.statements]
+        body: list[ast.stmt] = [by_thread.visit(clone(s)) for s in region.statements]
         # Recomputed variables get their value at the head of every region that reads them.
         body = [s for s in body if not self._is_recomputation(s)]
         if not body:

@@ -9,9 +9,11 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from blutrain.device.cpu import hints
 from blutrain.device.cpu.intrinsics import stack_view
 from blutrain.device.cpu.kinds import Kinds, TypingError
 from blutrain.device.cpu.strips import range_arguments
+from blutrain.device.cpu.syntax import names, walk
 from blutrain.device.cpu.values import I64, Values
 
 
@@ -45,6 +47,7 @@ class Lowering:
         function: the LLVM function to fill.
         arguments: LLVM values of the parameters, all int64.
         flags: fast-math flags.
+        own: names of arrays that threads use one after another (see `hints.py`).
     """
 
     def __init__(
@@ -55,14 +58,16 @@ class Lowering:
         function: Any,
         arguments: Mapping[str, Any],
         flags: Sequence[str],
+        own: frozenset[str],
     ) -> None:
         self.kinds, self.context, self.function = kinds, context, function
+        self.module = function.module
         self.entry = function.append_basic_block("entry")
         start = function.append_basic_block("start")
         self.builder = FlaggedBuilder(start)
         self.builder.flags = tuple(flags)
         self.slots: dict[str, Any] = {}
-        self.values = Values(kinds, context, self.builder, self._load)
+        self.values = Values(kinds, context, self.builder, self._load, own)
         self.values.fixed.update(arguments)
         # (where continue goes, where break goes), innermost last
         self.loops: list[tuple[Any, Any]] = []
@@ -128,6 +133,9 @@ class Lowering:
                 self.values.store(target, self.values.as_kind(s.value, wanted), wanted)
                 return
         value = self.values.of(s.value)
+        if isinstance(kind, types.Array) and isinstance(target, ast.Name):
+            if names(s.value) & self.values.own:  # a view of a thread's own array
+                self.values.own |= {target.id}
         if isinstance(target, ast.Tuple):
             for k, (t, part) in enumerate(zip(target.elts, kind, strict=True)):
                 self._store(t, self.builder.extract_value(value, k), part)
@@ -200,15 +208,22 @@ class Lowering:
             more = builder.select(builder.icmp_signed(">", by, I64(0)), up, down)
         builder.cbranch(more, body, end)
         builder.position_at_end(body)
+        group = None
+        if hints.is_over_threads(s):
+            group = hints.access_group(self.module)
+            self.values.groups.append(group)
         self.loops.append((turn, end))
         self._store(s.target, now, types.int64)
         self.block(s.body)
         self.loops.pop()
+        short = bool(self.values.groups) and hints.is_short(s)
+        if group is not None:
+            self.values.groups.pop()
         if not builder.block.is_terminated:
             builder.branch(turn)
         builder.position_at_end(turn)
         builder.store(builder.add(builder.load(counter), by, flags=("nsw",)), counter)
-        builder.branch(head)
+        hints.mark(self.module, builder.branch(head), group, unroll=short and group is None)
         builder.position_at_end(end)
 
     def _break(self, s: ast.Break) -> None:
@@ -245,7 +260,7 @@ def _assigned_once(body: Sequence[ast.stmt]) -> set[str]:
     """Variables with one assignment, which is among these statements themselves."""
     counts: dict[str, int] = {}
     for s in body:
-        for n in ast.walk(s):
+        for n in walk(s):
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
                 counts[n.id] = counts.get(n.id, 0) + 1
     here = {

@@ -49,7 +49,9 @@ class _Library(JITCodeLibrary):
         options.loop_vectorization = True
         options.slp_vectorization = self.slp
         options.loop_interleaving = True
-        options.loop_unrolling = True
+        # Unrolling of LLVM's own choice doubles the time to compile and makes nothing faster; loops
+        # marked for it (see hints.py) are unrolled all the same.
+        options.loop_unrolling = False
         builder = llvm.create_pass_builder(self._codegen._tm, options)
         builder.getModulePassManager().run(self._final_module, builder)
 
@@ -67,6 +69,7 @@ def compile_text(
     where: str,
     fastmath: frozenset[str],
     slp: bool = False,
+    own: frozenset[str] = frozenset(),
 ) -> tuple[str, bytes]:
     """Compile a program.
 
@@ -76,6 +79,7 @@ def compile_text(
         where: the kernel's name, for error messages.
         fastmath: LLVM's fast-math flags.
         slp: whether to vectorise straight-line code.
+        own: names of arrays that threads use one after another (see `hints.py`).
 
     Returns:
         The entry's symbol and an ELF object.
@@ -87,13 +91,13 @@ def compile_text(
         cpu_target.typing_context.refresh()
         cpu_target.target_context.refresh()
         try:
-            library = _lowered(definition, objects, symbol, fastmath)
+            library = _lowered(definition, objects, symbol, fastmath, own)
             library.slp = slp
             library.finalize()
         except RuntimeError:  # the verifier refused what LLVM's optimiser made
             if not slp:
                 raise
-            return compile_text(text, objects, where, fastmath)
+            return compile_text(text, objects, where, fastmath, own=own)
         except TypingError as error:
             raise KernelError(
                 f"kernel {where}: {error.why} (in `{ast.unparse(error.node)}`)"
@@ -109,6 +113,7 @@ def _lowered(
     objects: Mapping[str, object],
     symbol: str,
     fastmath: frozenset[str],
+    own: frozenset[str],
 ) -> Any:
     """A code library with the program's LLVM code, not yet optimised."""
     context = _context()
@@ -124,7 +129,7 @@ def _lowered(
     names = [a.arg for a in definition.args.args]
     given = dict(zip(names, function.args[2:], strict=True))
     with context.push_code_library(library):
-        Lowering(definition, kinds, context, function, given, sorted(fastmath))
+        Lowering(definition, kinds, context, function, given, sorted(fastmath), own)
         library.add_ir_module(module)
     return library
 

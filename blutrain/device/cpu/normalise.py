@@ -17,7 +17,7 @@ from typing import Any
 from blutrain.device.cpu import vocabulary
 from blutrain.device.cpu.program import Program, memory
 from blutrain.device.cpu.returns import without_jumps, without_returns
-from blutrain.device.cpu.source import Source, is_device_function, literal
+from blutrain.device.cpu.source import Source, is_device_function, literal, source_of
 from blutrain.device.cpu.syntax import (
     LOOPS,
     assign,
@@ -403,7 +403,7 @@ class Normaliser(ast.NodeTransformer):
 
     def _inline(self, node: ast.Call, function: Any) -> ast.expr:
         """Put a device function's statements before the expression that calls it."""
-        callee = Source(function)
+        callee = source_of(function)
         if self.depth > 32:
             self.source.fail(node, f"device function {callee.function.__name__} calls itself")
         suffix = self.program.fresh("_")

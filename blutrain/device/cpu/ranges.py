@@ -10,7 +10,6 @@ it starts; it is compiled without that assumption if it ever fails.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,17 +17,18 @@ from numba import types
 
 from blutrain.device.cpu import strips
 from blutrain.device.cpu.regions import Builder
-from blutrain.device.cpu.syntax import (
+from blutrain.device.cpu.syntax import (  # fmt: skip
     BLOCK_NAMES,
     THREAD_NAMES,
     call,
     called,
+    clone,
     name,
     reads,
     text_of,
     walk,
     writes,
-)  # fmt: skip
+)
 from blutrain.device.cpu.uniformity import Uniformity
 
 _INTEGER_OPERATORS = (
@@ -246,7 +246,7 @@ class Facts:
             return None
         if reads(start) & self._reassigned():
             return None
-        limit = ast.BinOp(copy.deepcopy(right), ast.Sub(), start)
+        limit = ast.BinOp(clone(right), ast.Sub(), start)
         return Bound(found[1], text_of(limit))
 
     def _reassigned(self) -> set[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import inspect
 import math
 import textwrap
+from collections import ChainMap
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
-from blutrain.device.cpu.syntax import writes
+from blutrain.device.cpu.syntax import clone, walk, writes
 from blutrain.errors import KernelError, message
 
 _MISSING = object()
@@ -37,6 +37,18 @@ def python_function(kernel: Any) -> FunctionType:
 def is_device_function(value: Any) -> bool:
     """Whether `value` is a function made by `@cuda.jit`, which a kernel may call."""
     return hasattr(value, "py_func") and ".cuda" in type(value).__module__
+
+
+_sources: dict[FunctionType, Source] = {}
+
+
+def source_of(kernel: Any) -> Source:
+    """The source of a kernel or device function, parsed once."""
+    function = python_function(kernel)
+    found = _sources.get(function)
+    if found is None:
+        found = _sources[function] = Source(function)
+    return found
 
 
 class Source:
@@ -70,11 +82,9 @@ class Source:
         if found.args.vararg or found.args.kwarg or found.args.kwonlyargs:
             self.fail(found, "a kernel takes positional parameters only; name each of them")
         self.locals = frozenset(self.parameters) | writes(found.body)
-        self.environment: dict[str, Any] = dict(function.__globals__)
-        for free, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            self.environment[free] = cell.cell_contents
+        free = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        closure = {v: cell.cell_contents for v, cell in free}
+        self.environment = ChainMap[str, Any](closure, function.__globals__)
 
     def fail(self, node: ast.AST | None, wrong: str) -> NoReturn:
         """Raise a KernelError that names the kernel and the line.
@@ -89,7 +99,7 @@ class Source:
 
     def body(self) -> list[ast.stmt]:
         """A fresh copy of the statements."""
-        return copy.deepcopy(self.node.body)
+        return [clone(s) for s in self.node.body]
 
     def bind(self, node: ast.Call) -> list[ast.expr]:
         """The arguments of a call of this function, in the order of its parameters."""
@@ -134,10 +144,10 @@ class Source:
     def constant(self, node: ast.AST, what: str) -> Any:
         """The value of an expression of literals, globals and closure variables."""
         try:
-            expression = ast.Expression(ast.fix_missing_locations(copy.deepcopy(node)))  # type: ignore[arg-type]
-            if any(isinstance(n, ast.Name) and n.id in self.locals for n in ast.walk(node)):
+            expression = ast.Expression(ast.fix_missing_locations(clone(node)))  # type: ignore[arg-type]
+            if any(isinstance(n, ast.Name) and n.id in self.locals for n in walk(node)):
                 raise NameError
-            return eval(compile(expression, "<constant>", "eval"), self.environment)
+            return eval(compile(expression, "<constant>", "eval"), {}, self.environment)
         except NameError:
             self.fail(node, f"{what} must be a constant, got {ast.unparse(node)}; use a global")
 

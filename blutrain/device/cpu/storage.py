@@ -23,7 +23,7 @@ from blutrain.device.cpu.regions import (
     children,
     regions,
 )  # fmt: skip
-from blutrain.device.cpu.syntax import (
+from blutrain.device.cpu.syntax import (  # fmt: skip
     BLOCK_NAMES,
     LOOPS,
     THREAD_NAMES,
@@ -34,7 +34,7 @@ from blutrain.device.cpu.syntax import (
     reads,
     walk,
     writes,
-)  # fmt: skip
+)
 from blutrain.device.cpu.uniformity import Uniformity, is_pure
 
 
@@ -150,7 +150,7 @@ def place(
         for v in use.names:
             touched.setdefault(v, []).append(use)
         for s in use.region.statements:
-            for n in ast.walk(s):
+            for n in walk(s):
                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
                     stores.setdefault(n.id, []).append((k, s))
     memory = program.shared.keys() | program.local.keys()
@@ -193,7 +193,7 @@ def _recomputable(v: str, stores: list[tuple[int, ast.stmt]], program: Program) 
         return None
     if s.targets[0].id != v or loads_memory(s.value):
         return None
-    for n in ast.walk(s.value):
+    for n in walk(s.value):
         if isinstance(n, ast.Call) and not (is_pure(n, program) and _is_cheap(n)):
             return None
     return s.value

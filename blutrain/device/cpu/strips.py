@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blutrain.device.cpu.program import Program
-from blutrain.device.cpu.syntax import (
+from blutrain.device.cpu.syntax import (  # fmt: skip
     BLOCK_NAMES,
     called,
     leaves_loop,
@@ -30,7 +30,7 @@ from blutrain.device.cpu.syntax import (
     reads,
     walk,
     writes,
-)  # fmt: skip
+)
 from blutrain.device.cpu.uniformity import Uniformity
 
 # Threads that differ by one in these names are neighbours.
@@ -126,8 +126,8 @@ def affine(
 
 def _is_stable(node: ast.expr, known: dict[str, ast.expr], uniform: Uniformity) -> bool:
     """Whether an expression means the same wherever in the kernel it is evaluated."""
-    if any(isinstance(n, ast.Subscript) for n in ast.walk(node)):
-        shapes = [n for n in ast.walk(node) if isinstance(n, ast.Subscript)]
+    if any(isinstance(n, ast.Subscript) for n in walk(node)):
+        shapes = [n for n in walk(node) if isinstance(n, ast.Subscript)]
         if not all(isinstance(n.value, ast.Attribute) for n in shapes):
             return False
     assigned = uniform.assigned

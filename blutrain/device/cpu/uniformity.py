@@ -14,7 +14,7 @@ from typing import Any
 from numba import types
 
 from blutrain.device.cpu.program import Program
-from blutrain.device.cpu.syntax import (
+from blutrain.device.cpu.syntax import (  # fmt: skip
     THREAD_NAMES,
     called,
     loads_memory,
@@ -23,7 +23,7 @@ from blutrain.device.cpu.syntax import (
     stores_memory,
     walk,
     writes,
-)  # fmt: skip
+)
 
 _PURE = frozenset({"min", "max", "abs", "int", "float", "bool", "len", "round", "range", "type"})
 
@@ -54,7 +54,7 @@ def stored_arrays(body: Sequence[ast.stmt]) -> set[str]:
     stored = set()
     for n in walk(body):
         if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store):
-            stored |= {m.id for m in ast.walk(n.value) if isinstance(m, ast.Name)}
+            stored |= {m.id for m in walk(n.value) if isinstance(m, ast.Name)}
         elif isinstance(n, ast.Call):
             stored |= {a.id for a in n.args if isinstance(a, ast.Name)}
         elif isinstance(n, ast.Assign) and isinstance(n.value, ast.Name):
@@ -88,7 +88,7 @@ class Uniformity:
 
     def of_expression(self, node: ast.AST) -> bool:
         """Whether an expression is uniform."""
-        for n in ast.walk(node):
+        for n in walk(node):
             if isinstance(n, ast.Name):
                 memory = n.id in self.program.shared or n.id in self.program.local
                 if n.id in THREAD_NAMES or n.id in self.varying or memory:

@@ -25,6 +25,7 @@ from blutrain.device.cpu.kinds import (
     is_intrinsic,
     resolve,
 )  # fmt: skip
+from blutrain.device.cpu.syntax import walk
 
 I1, I64 = ir.IntType(1), ir.IntType(64)
 _FIELDS = {"size": NITEMS, "itemsize": ITEMSIZE, "shape": SHAPE, "strides": STRIDES}
@@ -38,12 +39,21 @@ class Values:
     Attributes:
         fixed: LLVM values of variables that are assigned once, before everything that uses them.
         statement: the statement that is being lowered, for error messages.
+        own: names of arrays that threads use one after another.
+        groups: access groups of the loops over threads around the place of lowering.
     """
 
     def __init__(
-        self, kinds: Kinds, context: Any, builder: Any, load: Callable[[str], Any]
+        self,
+        kinds: Kinds,
+        context: Any,
+        builder: Any,
+        load: Callable[[str], Any],
+        own: frozenset[str],
     ) -> None:
-        self.kinds, self.context, self.builder, self.load = kinds, context, builder, load
+        self.kinds, self.context, self.builder = kinds, context, builder
+        self.load, self.own = load, own
+        self.groups: list[Any] = []
         self.fixed: dict[str, Any] = {}
         self.statement: ast.AST | None = None
 
@@ -265,8 +275,9 @@ class Values:
     def _subscript(self, node: ast.Subscript) -> Any:
         base, index = self.kind(node.value), self.kind(node.slice)
         if isinstance(base, types.Array) and indexes_element(base, index):
-            place = self._place(node, base)
-            return self.context.unpack_value(self.builder, base.dtype, place)
+            loaded = self.builder.load(self._place(node, base))
+            self._in_groups(loaded, node.value)
+            return self.context.data_model_manager[base.dtype].from_data(self.builder, loaded)
         if isinstance(base, types.BaseTuple) and isinstance(node.slice, ast.Constant):
             return self._tuple_element(node, base)
         signature = resolve(operator.getitem, (base, index), node)
@@ -283,11 +294,22 @@ class Values:
         base, index = self.kind(node.value), self.kind(node.slice)
         if isinstance(base, types.Array) and indexes_element(base, index):
             cast = self.cast(value, kind, base.dtype)
-            self.context.pack_value(self.builder, base.dtype, cast, self._place(node, base))
+            data = self.context.data_model_manager[base.dtype].as_data(self.builder, cast)
+            stored = self.builder.store(data, self._place(node, base))
+            self._in_groups(stored, node.value)
             return
         signature = resolve(operator.setitem, (base, index, kind), node)
         values = [self.of(node.value), self.of(node.slice), value]
         self.apply(operator.setitem, signature, (base, index, kind), values)
+
+    def _in_groups(self, access: Any, array: ast.expr) -> None:
+        """Mark an access that threads may make in any order."""
+        if not self.groups or not isinstance(array, ast.Name) or array.id in self.own:
+            return
+        group = self.groups[0]
+        if len(self.groups) > 1:
+            group = self.builder.module.add_metadata(self.groups)
+        access.set_metadata("llvm.access.group", group)
 
     def _place(self, node: ast.Subscript, base: types.Array) -> Any:
         """The address of an element."""
@@ -343,12 +365,11 @@ def _is_cheap(node: ast.AST) -> bool:
     """Whether evaluating an expression for nothing costs little and cannot fail."""
     shapes = {
         id(n): n
-        for n in ast.walk(node)
+        for n in walk(node)
         if isinstance(n, ast.Subscript)
         and isinstance(n.value, ast.Attribute)
         and n.value.attr == "shape"
     }
     return all(
-        (isinstance(n, _CHEAP) or id(n) in shapes) and not isinstance(n, _DEAR)
-        for n in ast.walk(node)
+        (isinstance(n, _CHEAP) or id(n) in shapes) and not isinstance(n, _DEAR) for n in walk(node)
     )

@@ -11,8 +11,9 @@ type, which is how Numba (by its SSA form) types variables, on CUDA too.
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Sequence
+
+from blutrain.device.cpu.syntax import clone, walk
 
 Reaching = dict[str, frozenset[int]]
 
@@ -41,7 +42,7 @@ class Plain(ast.NodeTransformer):
 
     def visit_AugAssign(self, s: ast.AugAssign) -> ast.Assign:
         """One statement."""
-        load = copy.deepcopy(s.target)
+        load = clone(s.target)
         load.ctx = ast.Load()
         return ast.copy_location(ast.Assign([s.target], ast.BinOp(load, s.op, s.value)), s)
 
@@ -71,7 +72,7 @@ class _Webs:
     def _uses(self, node: ast.AST, now: Reaching) -> None:
         loads = self.loads.get(id(node))
         if loads is None:
-            every = ast.walk(node)
+            every = walk(node)
             loads = [n for n in every if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
             self.loads[id(node)] = loads
         for n in loads:
