@@ -13,7 +13,8 @@ shared memory with k outermost, each thread reads thread_m + thread_n values a k
 thread_m · thread_n multiply-adds with them. While it does, the next pieces are on their way from
 global memory into registers, and the two halves of the shared arrays take turns, so one barrier a
 step is enough. A thread's rows and columns come in groups of four, the groups of neighbouring
-threads side by side: a warp's reads are 16 bytes wide and free of bank conflicts.
+threads side by side: a warp's reads are 16 bytes wide and free of bank conflicts. The finished
+tile goes through shared memory once more, so that neighbouring threads store neighbouring columns.
 
 Where the tiles are too few to fill a GPU and K is long, chunks of K run as a batch and a second
 kernel adds up their results, again in a fixed order.
@@ -66,7 +67,6 @@ class Tile(NamedTuple):
 
 
 LARGE = Tile(128, 128, 16, 8, 8)
-LARGE_HALF = Tile(128, 64, 16, 8, 4)  # converting halves takes registers too
 SMALL = Tile(64, 64, 16, 4, 4)
 
 # Fewer large tiles than this leave too many of a big GPU's processors idle: small ones then.
@@ -80,7 +80,7 @@ def gemm_kernel(tile: Tile, real: Any, a_along_k: bool, b_along_n: bool) -> Any:
     """The kernel for one cut of the work, one accumulator type and one way to read the operands.
 
     Args:
-        tile: one of those above.
+        tile: LARGE or SMALL.
         real: numba's float32 or float64.
         a_along_k: whether k (else m) is a's dense direction.
         b_along_n: whether n (else k) is b's dense direction.
@@ -180,8 +180,8 @@ def gemm_kernel(tile: Tile, real: Any, a_along_k: bool, b_along_n: bool) -> Any:
                     x[i] = piece_a[half, k, PAD + m0 + i // 4 * (LANES_M * 4) + i % 4]
                 for j in range(thread_n):
                     y[j] = piece_b[half, k, PAD + n0 + j // 4 * (LANES_N * 4) + j % 4]
-                for i in range(thread_m):
-                    for j in range(thread_n):
+                for j in range(thread_n):  # outside, for a processor's vectors lie along it
+                    for i in range(thread_m):
                         acc[i, j] += x[i] * y[j]
                 k = uint32(k + 1)
 
@@ -193,15 +193,27 @@ def gemm_kernel(tile: Tile, real: Any, a_along_k: bool, b_along_n: bool) -> Any:
                     piece_b[half, load_kb + i * step_kb, PAD + load_n + i * step_n] = next_b[i]
                 cuda.syncthreads()  # complete, and everyone is done with the other half
 
-        for i in range(thread_m):
-            row = row0 + m0 + i // 4 * (LANES_M * 4) + i % 4
-            for j in range(thread_n):
-                col = col0 + n0 + j // 4 * (LANES_N * 4) + j % 4
+        # The results leave by way of piece_a, one row of warps at a time.
+        for strip in range(tile_m // warp_m):
+            cuda.syncthreads()  # all are done with what is in piece_a
+            if warp // warps_n == strip:
+                for i in range(thread_m):
+                    r = lane // LANES_N * 4 + i // 4 * (LANES_M * 4) + i % 4
+                    for j in range(thread_n):
+                        c = n0 + j // 4 * (LANES_N * 4) + j % 4
+                        piece_a[r // tile_k, r % tile_k, c] = acc[i, j]
+            cuda.syncthreads()  # the strip is complete
+            e = t
+            while e < warp_m * tile_n:
+                r = e // tile_n
+                row = uint32(row0 + strip * warp_m + r)
+                col = uint32(col0 + e % tile_n)
                 if row < n_rows and col < n_cols:
-                    value = acc[i, j]
+                    value = piece_a[r // tile_k, r % tile_k, e % tile_n]
                     if has_bias:
                         value += bias[col]
                     out[outer, inner, row, col] = value
+                e = uint32(e + threads)
 
     return matmul_kernel
 
@@ -338,9 +350,7 @@ def _launch(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
     """Choose the tile and launch."""
     real = float64 if a.dtype is dtypes.float64 else float32
     wide = min(out.shape[2:]) > SMALL.m and _n_tiles(out.shape, LARGE) >= ENOUGH_TILES
-    tile = SMALL
-    if wide and real is float32:
-        tile = LARGE_HALF if a.dtype.is_half else LARGE
+    tile = LARGE if wide and real is float32 else SMALL
     a_along_k = abs(a.strides[3]) <= abs(a.strides[2])
     b_along_n = abs(b.strides[3]) <= abs(b.strides[2])
     launch(
