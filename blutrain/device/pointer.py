@@ -21,8 +21,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.cuda.extending import intrinsic as cuda_intrinsic
-from numba.cuda.extending import overload as cuda_overload
+from numba.cuda.extending import lower_builtin as cuda_lower_builtin
+from numba.cuda.extending import type_callable as cuda_type_callable
 from numba.extending import intrinsic, overload
 
 from blutrain.device.half import HalfArray
@@ -49,44 +49,44 @@ def _dense_type(like: types.Type) -> types.Type:
     raise TypeError(f"array_at: like must be an array, got {like}")
 
 
-def _array_at_intrinsic(
-    typing_context: Any,
-    address: types.Type,
-    first: types.Type,
-    size: types.Type,
-    like: types.Type,
-) -> Any:
-    """Typing and lowering, the same for both targets: fill the fields of an array struct."""
-    result = _dense_type(like)
-    signature = result(types.int64, types.int64, types.int64, like)
-
-    def lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, first, size, _ = values
-        array = cgutils.create_struct_proxy(result)(context, builder)
-        pointer_type = array.data.type
-        item = context.get_constant(types.intp, context.get_abi_sizeof(pointer_type.pointee))
-        array.data = builder.gep(builder.inttoptr(address, pointer_type), [first])
-        array.nitems = size
-        array.itemsize = item
-        array.shape = cgutils.pack_array(builder, [size])
-        array.strides = cgutils.pack_array(builder, [item])
-        array.meminfo = ir.Constant(array.meminfo.type, None)
-        array.parent = ir.Constant(array.parent.type, None)
-        return array._getvalue()
-
-    return signature, lower
-
-
-# The two targets keep separate registries, so the one definition is entered into both.
-_array_at_cuda = cuda_intrinsic(_array_at_intrinsic)
-_array_at_cpu = intrinsic(_array_at_intrinsic)
-
-
-@cuda_overload(array_at, target="cuda", inline="always")
-def _cuda_array_at(address, first, size, like):  # Numba compares the names
-    return lambda address, first, size, like: _array_at_cuda(address, first, size, like)
+def _lower(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """Fill the fields of an array struct; the same for both targets."""
+    result = signature.return_type
+    address, first, size = (
+        context.cast(builder, value, kind, types.int64)
+        for value, kind in zip(values[:3], signature.args[:3], strict=True)
+    )
+    array = cgutils.create_struct_proxy(result)(context, builder)
+    pointer_type = array.data.type
+    item = context.get_constant(types.intp, context.get_abi_sizeof(pointer_type.pointee))
+    array.data = builder.gep(builder.inttoptr(address, pointer_type), [first])
+    array.nitems = size
+    array.itemsize = item
+    array.shape = cgutils.pack_array(builder, [size])
+    array.strides = cgutils.pack_array(builder, [item])
+    array.meminfo = ir.Constant(array.meminfo.type, None)
+    array.parent = ir.Constant(array.parent.type, None)
+    return array._getvalue()
 
 
 @overload(array_at, target="cpu", inline="never")
-def _cpu_array_at(address, first, size, like):  # with the lambda's
+def _cpu_array_at(address, first, size, like):  # Numba compares the names with the lambda's
     return lambda address, first, size, like: _array_at_cpu(address, first, size, like)
+
+
+@intrinsic
+def _array_at_cpu(typing_context, address, first, size, like):  # Numba wants these very names
+    return _dense_type(like)(types.int64, types.int64, types.int64, like), _lower
+
+
+# On cuda an overload could return no array unless it is inlined, and Numba's pass after inlining
+# drops the writes to an array that seems to be local. So there it is a function that Numba knows.
+@cuda_type_callable(array_at)
+def _type_array_at(context: Any) -> Any:
+    def typer(address: types.Type, first: types.Type, size: types.Type, like: types.Type) -> Any:
+        return _dense_type(like)
+
+    return typer
+
+
+cuda_lower_builtin(array_at, types.Integer, types.Integer, types.Integer, types.Any)(_lower)

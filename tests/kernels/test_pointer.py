@@ -1,10 +1,11 @@
 """Arrays from addresses inside kernels."""
 
 import pytest
-from numba import cuda
+from numba import cuda, types
 
 import blutrain as bt
 from blutrain.device import launch
+from blutrain.device.cuda.compile import compile_kernel
 from blutrain.device.pointer import array_at
 
 
@@ -22,6 +23,12 @@ def test_a_window_is_read_and_written_in_its_dtype(dtype):
     table = bt.tensor([x.pointer, 10, 280], "int64")
     launch(double_kernel, 2, 256, table, x[:1])
     assert x.tolist() == [1] * 10 + [2] * 280 + [1] * 10
+
+
+def test_writes_reach_the_gpus_code():
+    # The compiler must not take the window for an array of the kernel's own.
+    text = compile_kernel(double_kernel, (types.int64[::1], types.float32[::1]), (9, 0)).text
+    assert "st.global.f32" in text
 
 
 def test_python_cannot_call_it():

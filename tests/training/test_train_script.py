@@ -56,7 +56,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
     return subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *sys.path])},
         capture_output=True,
         text=True,
         timeout=250,

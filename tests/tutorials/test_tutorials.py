@@ -22,7 +22,7 @@ def test_lesson_runs(lesson: Path, tmp_path: Path) -> None:
     copy = tmp_path / lesson.name
     copy.write_text(lesson.read_text())
     (tmp_path / "lesson.py").write_text((lesson.parent / "lesson.py").read_text())
-    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *sys.path]))
     done = subprocess.run(
         [sys.executable, str(copy)],
         cwd=tmp_path,
