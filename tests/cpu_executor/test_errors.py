@@ -88,7 +88,7 @@ CASES = {
     array_twice: r"array 's' is made twice; give each its own name",
     tuple_across_barrier: r"'pair' lives across a barrier or shuffle, so it must be a number",
     with_statement: r"a With statement cannot be in a kernel",
-    not_a_function: r"undefined_name is not",
+    not_a_function: r"undefined_name is not a function that is known .in `x.0. = undefined_name.1.",
     wrong_call: r"popc does not take \(float64\)",
     recursive: r"device function endless calls itself",
 }

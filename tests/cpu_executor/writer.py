@@ -291,7 +291,7 @@ class Writer:
         body = [f"a = (a + x[{j} % {n}] * {j}) & 1023",
                 self.pick(f"c += {j} & 3", f"if x[{j} % {n}] > 50:\n        b += 1",
                           f"for e in range(2):\n        q[e] += {j}")]  # fmt: skip
-        if start.endswith("t") and context != "thread" and step == str(n):
+        if start == "t" and context != "thread" and step == str(n):
             body.append(f"z[block, {j}] = {self.pick('a', 'c')} + {j}")
         lines = [f"for {j} in range({start}, {self.pick('150', 'n * 31', '20')}, {step}):"]
         for part in body:

@@ -11,6 +11,7 @@ from numba import types
 from blutrain.device.cpu import cache, native
 from blutrain.device.cpu.emit import Emitter, Options
 from blutrain.device.cpu.executable import CompiledKernel
+from blutrain.device.cpu.kinds import TypingError
 from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.program import Program
 from blutrain.device.cpu.ranges import Facts
@@ -86,7 +87,11 @@ def _compile(
         # Arrays in local memory are what makes a kernel register-blocked.
         slp = bool(program.local)
         own = frozenset(program.local.keys() - storage.carried_arrays)
-        code = native.compile_text(text, objects, where, flags, slp, own)
+        try:
+            code = native.compile_text(text, objects, where, flags, slp, own)
+        except TypingError as error:
+            origin = emitter.origin(getattr(error.node, "lineno", 0))
+            (origin[0] if origin else source).fail_at(origin[1] if origin else 1, error.why)
         cache.write(key, code)
 
     def without_assumption() -> CompiledKernel:

@@ -38,6 +38,7 @@ from blutrain.device.cpu.regions import (
     UniformLoop,
     Vote,
 )  # fmt: skip
+from blutrain.device.cpu.source import Source
 from blutrain.device.cpu.storage import Storage
 from blutrain.device.cpu.syntax import call, clone, name, reads, text_of, writes
 
@@ -110,6 +111,7 @@ class Emitter:
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
         self.lines: list[str] = []
+        self.origins: dict[int, tuple[Source, int]] = {}
         self.scratch_bytes = 0
         padded = -(-program.n_threads // WARP) * WARP
         self.n_padded = padded
@@ -119,8 +121,23 @@ class Emitter:
 
     def _statements(self, depth: int, body: Sequence[ast.stmt]) -> None:
         for s in body:
-            for line in text_of(s).splitlines():
-                self._line(depth, line)
+            origin = getattr(s, "origin", None)
+            if origin is not None:
+                self.origins[len(self.lines)] = origin
+            if isinstance(s, ast.If | ast.For | ast.While):
+                self._line(depth, _head(s))
+                self._statements(depth + 1, s.body)
+                if s.orelse:
+                    self._line(depth, "else:")
+                    self._statements(depth + 1, s.orelse)
+            else:
+                for line in text_of(s).splitlines():
+                    self._line(depth, line)
+
+    def origin(self, line: int) -> tuple[Source, int] | None:
+        """Where in the kernel's sources a line of the program (the first is 1) came from."""
+        before = [k for k in self.origins if k <= line - 1]
+        return self.origins[max(before)] if before else None
 
     def _indexed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         return [self.facts.unsigned_indices(clone(s)) for s in body]  # type: ignore[misc]
@@ -147,8 +164,14 @@ class Emitter:
             for array in arrays:
                 self._line(2, f"_poison({array})")
         self._tree(2, self.tree)
-        for parameter in sorted(self.facts.assumed):
-            self.lines.insert(self._checks_at, f"    if {parameter} < 0: raise _NegativeArgument")
+        checks = [
+            f"    if {parameter} < 0: raise _NegativeArgument"
+            for parameter in sorted(self.facts.assumed)
+        ]
+        self.lines[self._checks_at : self._checks_at] = checks
+        self.origins = {
+            k + len(checks) * (k >= self._checks_at): origin for k, origin in self.origins.items()
+        }
         return "\n".join(self.lines) + "\n"
 
     def _memory(self) -> list[str]:
@@ -205,7 +228,7 @@ class Emitter:
                     self._line(depth, "else:")
                     self._tree(depth + 1, node.otherwise)
             elif isinstance(node, UniformLoop):
-                self._line(depth, text_of(node.head).splitlines()[0])
+                self._line(depth, _head(node.head))
                 self._tree(depth + 1, node.body)
             elif isinstance(node, MaskedLoop):
                 test = self._over_block("any_set", node.mask)
@@ -311,6 +334,13 @@ class Emitter:
             self._line(depth + 1, "_lane = _t & 31")
             self._line(depth + 1, "_warp = _t >> 5")
         return depth + 1
+
+
+def _head(s: ast.If | ast.For | ast.While) -> str:
+    """The line that opens a construct."""
+    if isinstance(s, ast.For):
+        return f"for {text_of(s.target)} in {text_of(s.iter)}:"
+    return f"{'if' if isinstance(s, ast.If) else 'while'} {text_of(s.test)}:"
 
 
 def _all_reads(needed: Sequence[str], values: Mapping[str, ast.expr]) -> set[str]:

@@ -19,6 +19,8 @@ from numba import types
 from numba.core import errors
 from numba.core.registry import cpu_target
 
+from blutrain.device.cpu.syntax import writes
+
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -72,6 +74,9 @@ def resolve(function: Any, arguments: tuple[types.Type, ...], node: ast.AST) -> 
             )
             found = context.resolve_function_type(kind, arguments, {})
         except errors.NumbaError as error:
+            if function in (operator.getitem, operator.setitem):
+                wrong = f"{arguments[0]} cannot be indexed by {arguments[1]}"
+                raise TypingError(node, wrong) from error
             raise TypingError(node, str(error).strip().splitlines()[0]) from error
         if found is None:
             label = getattr(function, "__name__", str(function))
@@ -94,6 +99,7 @@ class Kinds:
 
     Attributes:
         variables: by name.
+        assigned: names that are assigned somewhere.
         cells: element types of the carried variables' arrays, by the array's name.
     """
 
@@ -104,6 +110,7 @@ class Kinds:
         self.variables: dict[str, types.Type] = dict.fromkeys(integers, types.int64)
         self.cells: dict[str, types.Type | None] = {}
         self.intrinsics: dict[Any, tuple[Any, Any]] = {}
+        self.assigned = writes(body)
         self._unknown = False
         self._changed = True
         while self._changed:
@@ -186,6 +193,8 @@ class Kinds:
             else:
                 self.of(base)
                 self.of(target.slice)
+                if not is_number(kind):
+                    raise TypingError(target, f"an array's element cannot be a {kind}")
             return
         assert isinstance(target, ast.Name)
         old = self.variables.get(target.id)
@@ -271,6 +280,8 @@ class Kinds:
             return None if element is None else types.Array(element, 1, "C")
         value = self.value_of(node.id)
         if value is None:
+            if self._final and node.id not in self.assigned:
+                raise TypingError(node, f"name {node.id!r} is not defined")
             return None
         kind = cpu_target.typing_context.resolve_value_type(value)
         return types.unliteral(kind)

@@ -21,7 +21,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 
 from blutrain.device.cpu import webs
-from blutrain.device.cpu.kinds import Kinds, TypingError
+from blutrain.device.cpu.kinds import Kinds
 from blutrain.device.cpu.lower import Lowering
 from blutrain.errors import KernelError, message
 
@@ -83,6 +83,10 @@ def compile_text(
 
     Returns:
         The entry's symbol and an ELF object.
+
+    Raises:
+        TypingError: an expression has no type; its node has the line in the text.
+        KernelError: Numba cannot do what is asked.
     """
     definition = ast.parse(text).body[0]
     assert isinstance(definition, ast.FunctionDef)
@@ -98,11 +102,7 @@ def compile_text(
             if not slp:
                 raise
             return compile_text(text, objects, where, fastmath, own=own)
-        except TypingError as error:
-            raise KernelError(
-                f"kernel {where}: {error.why} (in `{ast.unparse(error.node)}`)"
-            ) from error
-        except errors.NumbaError as error:
+        except (errors.NumbaError, NotImplementedError) as error:
             wrong = f"cannot be compiled for the CPU: {error}"
             raise KernelError(message(f"kernel {where}", wrong)) from error
         return symbol, library._get_compiled_object()
@@ -119,7 +119,7 @@ def _lowered(
     context = _context()
     library = _Library(context.codegen(), symbol)
     library.enable_object_caching()
-    webs.Plain().visit(definition)
+    ast.fix_missing_locations(webs.Plain().visit(definition))
     webs.split(definition.body)
     kinds = Kinds(definition.body, objects, [a.arg for a in definition.args.args])
     module = library.create_ir_module(symbol)

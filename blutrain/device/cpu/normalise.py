@@ -64,6 +64,8 @@ def _safe_names(source: Source) -> dict[str, str]:
 class Normaliser(ast.NodeTransformer):
     """Rewrites the body of one function; device functions get a Normaliser of their own.
 
+    A statement that it makes has an attribute `origin`: the source and the line it came from.
+
     Attributes:
         renames: what each local name becomes.
         static: local names that stand for functions passed as arguments.
@@ -92,10 +94,15 @@ class Normaliser(ast.NodeTransformer):
         for s in body:
             outer, self.before = self.before, []
             made = self._statement(s)
+            mark = len(out)
             out += self.before
             self.before = outer
             for m in made:
                 ast.copy_location(m, s)
+            for m in [*out[mark:], *made]:
+                if not hasattr(m, "origin") and getattr(s, "lineno", 0):
+                    m.origin = (self.source, s.lineno)  # type: ignore[attr-defined]
+            for m in made:
                 loop = isinstance(m, LOOPS) and meets(m)
                 out += without_jumps(m, self.program) if loop else [m]
         return out

@@ -74,7 +74,7 @@ class Source:
             ) from None  # fmt: skip
         tree = ast.parse(textwrap.dedent("".join(lines)))
         found = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
-        self.first_line = first
+        self.first_line, self.lines = first, lines
         if found is None:
             self.fail(None, "a kernel must be written with def, got a lambda")
         self.node = found
@@ -96,6 +96,10 @@ class Source:
         line = self.first_line + getattr(node, "lineno", 1) - 1
         code = self.function.__code__
         raise KernelError(f"kernel {self.function.__name__} ({code.co_filename}:{line}): {wrong}")
+
+    def fail_at(self, line: int, wrong: str) -> NoReturn:
+        """As `fail`, quoting the line with this number in the source."""
+        self.fail(ast.Pass(lineno=line), f"{wrong} (in `{self.lines[line - 1].strip()}`)")
 
     def body(self) -> list[ast.stmt]:
         """A fresh copy of the statements."""
