@@ -11,7 +11,8 @@ local arrays into registers.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -19,8 +20,10 @@ from llvmlite import ir
 from blutrain.device.cpu.strips import range_arguments
 from blutrain.device.cpu.syntax import LOOPS, THREAD_NAMES, called, walk
 
-# The longest loop, and the most innermost bodies, that are written out.
-_LONGEST, _MOST = 16, 128
+# The longest loop that is written out: with calls, whose formulas are long, and without.
+_LONGEST_WITH_CALLS, _LONGEST = 16, 64
+# The most innermost bodies that are written out.
+_MOST = 128
 
 
 class _Distinct(ir.values.MDValue):
@@ -70,7 +73,10 @@ def is_over_threads(s: ast.For) -> bool:
 def is_short(s: ast.For) -> bool:
     """Whether a loop should be unrolled."""
     turns = _turns(s)
-    return turns is not None and turns <= _LONGEST and _bodies(s) <= _MOST
+    simple = ("_unsigned", "range")
+    calls = any(isinstance(n, ast.Call) and called(n) not in simple for n in walk(s.body))
+    longest = _LONGEST_WITH_CALLS if calls else _LONGEST
+    return turns is not None and turns <= longest and _bodies(s) <= _MOST
 
 
 def _turns(s: ast.stmt) -> int | None:
@@ -78,11 +84,29 @@ def _turns(s: ast.stmt) -> int | None:
     if not isinstance(s, ast.For) or called(s.iter) != "range":
         return None
     assert isinstance(s.iter, ast.Call)
-    arguments = range_arguments(s.iter.args)
-    values = [a.value for a in arguments if isinstance(a, ast.Constant)]
-    if len(values) < 3 or not values[2]:
+    start, stop, step = (_constant(a) for a in range_arguments(s.iter.args))
+    if start is None or stop is None or not step:
         return None
-    return len(range(*values))  # type: ignore[arg-type]
+    return len(range(start, stop, step))
+
+
+def _constant(node: ast.expr) -> int | None:
+    """The value of an expression of integer literals."""
+    if isinstance(node, ast.Constant):
+        return node.value if type(node.value) is int else None
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = _constant(node.left), _constant(node.right)
+        if left is not None and right:
+            return _ARITHMETIC[type(node.op)](left, right)
+    return None
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
 def _bodies(s: ast.For) -> int:

@@ -110,9 +110,17 @@ def fills(body: Sequence[ast.stmt], array: str, shape: tuple[int, ...]) -> bool:
             different = len(found) == len(shape) == len(set(found))
             if different and all(extents.get(p) == n for p, n in zip(found, shape, strict=True)):
                 return True
-    # All uses may lie in one loop that fills the array at the start of each turn.
+    # All uses may lie in one construct that fills the array before it uses it.
     first = using[0]
-    return len(using) == 1 and isinstance(first, LOOPS) and fills(first.body, array, shape)
+    if len(using) > 1 or not isinstance(first, (*LOOPS, ast.If)):
+        return False
+    if isinstance(first, ast.If):
+        return (
+            array not in names(first.test)
+            and fills(first.body, array, shape)
+            and fills(first.orelse, array, shape)
+        )
+    return fills(first.body, array, shape)
 
 
 @dataclass
