@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 WARP = 32
-BLOCKS = ((64, 1, 1), (64, 1, 1), (128, 1, 1), (48, 1, 1), (16, 4, 1), (8, 4, 2))
+BLOCKS = (
+    (64, 1, 1), (64, 1, 1), (128, 1, 1), (48, 1, 1), (16, 4, 1), (8, 4, 2), (32, 3, 1), (32, 2, 2),
+)  # fmt: skip
 
 _HEAD = """\
 import math
@@ -85,6 +87,8 @@ class Writer:
         self.block = self.random.choice(BLOCKS)
         self.n_threads = int(np.prod(self.block))
         self.has_warps = self.n_threads % WARP == 0
+        # Warps that never meet each other: no barrier, no shared memory.
+        self.apart = self.block[0] == WARP and self.random.random() < 0.7
         self.budget = self.random.randint(8, 24)
         self.names = 0
 
@@ -97,8 +101,6 @@ class Writer:
             3: f"(cuda.threadIdx.z * {by} + cuda.threadIdx.y) * cuda.blockDim.x + cuda.threadIdx.x",
         }[1 + (by > 1) + (self.block[2] > 1)]
         lines = [
-            f"s = cuda.shared.array({self.n_threads}, int64)",
-            "hist = cuda.shared.array(8, int32)",
             "q = cuda.local.array(4, int64)",
             f"t = {place}",
             "lane = t % 32" if self.random.random() < 0.5 else "lane = t & 31",
@@ -108,11 +110,17 @@ class Writer:
             "a = x[t]", "b = t * 3", "c = b * 7 + lane", "g = a * 0.5",
             "for k in range(4):", "    q[k] = k * t",
         ]  # fmt: skip
+        if not self.apart:
+            n = self.n_threads
+            shared = [f"s = cuda.shared.array({n}, int64)", "hist = cuda.shared.array(8, int32)"]
+            lines = shared + lines
+        elif self.random.random() < 0.5:
+            lines += ["lane = cuda.threadIdx.x", "warp = cuda.threadIdx.y + cuda.threadIdx.z * 2"]
         if self.random.random() < 0.3:
             lines += ["z[block, t] = -1", "if t + block > 60 + n:", "    return"]
             lines += self.several("thread", 2, 6)
         else:
-            lines += self.several("block", 0, 6)
+            lines += self.several("warp" if self.apart else "block", 0, 6)
         lines += [f"y[block, t, {k}] = {e}" for k, e in enumerate(
             ("a", "b", "c", "u * 16 + v", "i0", "int64(g * 2)", "q[1] + q[2]"))]  # fmt: skip
         return _HEAD + "\n".join("    " + line for line in lines) + "\n"

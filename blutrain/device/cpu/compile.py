@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +14,12 @@ from blutrain.device.cpu.emit import Emitter, Options
 from blutrain.device.cpu.executable import CompiledKernel
 from blutrain.device.cpu.kinds import TypingError
 from blutrain.device.cpu.normalise import normalise_kernel
-from blutrain.device.cpu.program import Program
+from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import Builder
-from blutrain.device.cpu.source import source_of
+from blutrain.device.cpu.source import Source, source_of
 from blutrain.device.cpu.storage import place
+from blutrain.device.cpu.syntax import meets_as_block
 from blutrain.device.cpu.uniformity import Uniformity
 from blutrain.errors import KernelError, message
 
@@ -56,6 +58,19 @@ def compile_kernel(
     return found
 
 
+def _normalised(
+    source: Source, block: tuple[int, int, int]
+) -> tuple[Program, list[str], list[ast.stmt]]:
+    """A kernel's statements; warps are kept apart where each is a row of the block by itself."""
+    if block[0] == WARP:
+        program = Program(block, warps_apart=True)
+        parameters, body = normalise_kernel(source, program)
+        if not program.shared and not meets_as_block(body):
+            return program, parameters, body
+    program = Program(block)
+    return program, *normalise_kernel(source, program)
+
+
 def _compile(
     kernel: Any,
     block: tuple[int, int, int],
@@ -68,8 +83,7 @@ def _compile(
     if len(kinds) != len(source.parameters):
         takes = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
         raise KernelError(message(f"kernel {where}", takes, len(kinds)))
-    program = Program(block)
-    parameters, body = normalise_kernel(source, program)
+    program, parameters, body = _normalised(source, block)
     uniform = Uniformity(body, parameters, program)
     builder = Builder(body, uniform, program, options.check_barriers)
     storage = place(builder, parameters, uniform, program)

@@ -64,6 +64,15 @@ class Options:
     reassociate: bool = False
 
 
+_VOTES = {
+    "syncthreads_count": "count_set",
+    "syncthreads_or": "or_set",
+    "syncthreads_and": "and_set",
+    "any_sync": "any_set",
+    "all_sync": "and_set",
+}
+
+
 class _ByThread(ast.NodeTransformer):
     """Carried local arrays by thread."""
 
@@ -147,6 +156,7 @@ class Emitter:
     def kernel(self, kinds: Sequence[types.Type]) -> str:
         """The program for parameters of these types."""
         self.lines, self.scratch_bytes = [], 0
+        program = self.program
         self._line(0, "def kernel(_first, _last, _gx, _gy, _gz, _shared_bytes, _scratch, _slots):")
         slot = 0
         for k, (parameter, kind) in enumerate(zip(self.parameters, kinds, strict=True)):
@@ -163,7 +173,13 @@ class Emitter:
             self.objects["_poison"] = poison
             for array in arrays:
                 self._line(2, f"_poison({array})")
-        self._tree(2, self.tree)
+        depth = 2
+        if program.warps_apart:
+            for place, n in (("_wz", program.shape[2]), ("_wy", program.shape[1])):
+                if n > 1:
+                    self._line(depth, f"for {place} in range({n}):")
+                    depth += 1
+        self._tree(depth, self.tree)
         checks = [
             f"    if {parameter} < 0: raise _NegativeArgument"
             for parameter in sorted(self.facts.assumed)
@@ -242,8 +258,11 @@ class Emitter:
         return call(f"_{function}", name(operand + "__t"), ast.Constant(self.program.n_threads))
 
     def _vote(self, depth: int, node: Vote) -> None:
-        function = {"count": "count_set", "or": "or_set", "and": "and_set"}[node.kind.split("_")[1]]
-        self._line(depth, f"{node.target} = {text_of(self._over_block(function, node.operand))}")
+        if node.kind == "ballot_sync":
+            self._line(depth, f"{node.target} = _ballot({node.operand}__t, 0)")
+            return
+        vote = text_of(self._over_block(_VOTES[node.kind], node.operand))
+        self._line(depth, f"{node.target} = {vote}{' != 0' if node.kind == 'all_sync' else ''}")
 
     def _check(self, depth: int, node: Check) -> None:
         n = self.program.n_threads

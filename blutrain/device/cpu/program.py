@@ -39,14 +39,18 @@ class Program:
     """The state of one compilation.
 
     Attributes:
-        block: threads of a block in x, y and z: a constant.
+        shape: threads of a block in x, y and z, as launched: a constant.
+        warps_apart: whether the warps of a block, which then is 32 threads wide, run one after
+            another, each like a block of its own: they never meet. What is the same for a warp is
+            then the same for all threads that run together, and needs no mask.
         shared: arrays in shared memory, by name.
         local: arrays in local memory, by name.
         objects: Python objects that the program's free names mean.
         has_global_atomics: whether blocks may update the same memory: they must then run in order.
     """
 
-    block: tuple[int, int, int]
+    shape: tuple[int, int, int]
+    warps_apart: bool = False
     shared: dict[str, Memory] = field(default_factory=dict)
     local: dict[str, Memory] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
@@ -54,13 +58,18 @@ class Program:
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
     @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads that run together, in x, y and z."""
+        return (WARP, 1, 1) if self.warps_apart else self.shape
+
+    @property
     def n_threads(self) -> int:
-        """Threads of a block."""
+        """How many threads run together."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def is_flat(self) -> bool:
-        """Whether blocks are one-dimensional."""
+        """Whether they form one dimension."""
         return self.block[1] == self.block[2] == 1
 
     @property

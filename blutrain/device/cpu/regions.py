@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from blutrain.device.cpu import strips
-from blutrain.device.cpu.program import Program
+from blutrain.device.cpu import shuffles, strips
+from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.syntax import (
     assign,
     call,
@@ -296,7 +296,7 @@ class Builder:
         else:
             out.add(assign(x, operands[0]), mask)
         out.close()
-        if kind in BLOCK_VOTES:
+        if kind in BLOCK_VOTES or (kind in WARP_VOTES and self.program.n_threads == WARP):
             vote = self.program.fresh("_vote")
             out.nodes.append(Vote(vote, x, kind))
             result = assign(target, name(vote))
@@ -305,8 +305,28 @@ class Builder:
             else:
                 out.block.append(result)
             return
-        there = warp_vote(kind, x) if kind in WARP_VOTES else shuffle(kind, x, operands[1])
+        if kind in WARP_VOTES:
+            there = warp_vote(kind, x)
+        elif isinstance(operands[1], ast.Constant):
+            there = self._constant_shuffle(kind, x, operands[1], out)
+        else:
+            there = self._shuffle(kind, x, operands[1])
         out.add(assign(target, there), mask)
+
+    def _constant_shuffle(self, kind: str, x: str, k: ast.Constant, out: _Sequence) -> ast.expr:
+        """As `_shuffle`, by one permutation for all threads, between two regions."""
+        n_warps = -(-self.program.n_threads // WARP)
+        function = shuffles.permuted(kind, int(k.value), n_warps)  # type: ignore[arg-type]
+        permute = self.program.name_of(function, f"_{kind}_{abs(int(k.value))}")  # type: ignore[arg-type]
+        got = self.program.fresh("_got")
+        out.nodes.append(Once([assign(got, call(permute, name(x + "__t")))]))
+        return ast.Subscript(name(got), name("_t"), ast.Load())
+
+    def _shuffle(self, kind: str, x: str, k: ast.expr) -> ast.expr:
+        """The element of array `x__t` that a shuffle gives to a thread."""
+        source = _SOURCE_LANE if self.program.n_threads == WARP else _SOURCE_THREAD
+        thread = substitute(expression(source[kind]), {"_k": k})
+        return ast.Subscript(name(x + "__t"), thread, ast.Load())
 
 
 def warp_vote(kind: str, x: str) -> ast.expr:
@@ -319,6 +339,7 @@ def warp_vote(kind: str, x: str) -> ast.expr:
     return ast.Compare(ballot, [ast.Eq()], [ast.Constant(0xFFFFFFFF)])
 
 
+# The thread whose element a shuffle by _k gives to thread _t; and where a warp runs by itself.
 _SOURCE_THREAD = {
     "shfl_sync": "(_t & -32) | (_k & 31)",
     "shfl_xor_sync": "(_t & -32) | ((_lane ^ _k) & 31)",
@@ -326,8 +347,9 @@ _SOURCE_THREAD = {
     "shfl_up_sync": "_t - _k if _lane >= _k else _t",
 }
 
-
-def shuffle(kind: str, x: str, k: ast.expr) -> ast.expr:
-    """The element of array `x__t` that a shuffle gives to a thread."""
-    thread = substitute(expression(_SOURCE_THREAD[kind]), {"_k": k})
-    return ast.Subscript(name(x + "__t"), thread, ast.Load())
+_SOURCE_LANE = {
+    "shfl_sync": "_k & 31",
+    "shfl_xor_sync": "(_t ^ _k) & 31",
+    "shfl_down_sync": "_t + _k if _t + _k < 32 else _t",
+    "shfl_up_sync": "_t - _k if _t >= _k else _t",
+}

@@ -16,8 +16,9 @@ T = TypeVar("T", bound=ast.AST)
 LOOPS = (ast.For, ast.While)
 # A thread's position: its index in each direction, in the block, in its warp; and its warp.
 THREAD_NAMES = frozenset({"_t", "_tx", "_ty", "_tz", "_lane", "_warp"})
-# The same for all threads of a block, and never negative.
-BLOCK_NAMES = frozenset({"_bx", "_by", "_bz", "_gx", "_gy", "_gz"})
+# The same for all threads that run together, and never negative: the block, the grid, and which
+# warp of a block it is where warps run apart.
+BLOCK_NAMES = frozenset({"_bx", "_by", "_bz", "_gx", "_gy", "_gz", "_wy", "_wz"})
 
 
 def name(text: str) -> ast.Name:
@@ -156,6 +157,12 @@ def is_meeting(node: ast.AST) -> bool:
 def meets(nodes: ast.AST | Iterable[ast.AST]) -> bool:
     """Whether threads meet anywhere in these nodes."""
     return any(is_meeting(n) for n in walk(nodes))
+
+
+def meets_as_block(nodes: Iterable[ast.AST]) -> bool:
+    """Whether threads of different warps meet in these nodes."""
+    meetings = [n for n in walk(nodes) if isinstance(n, ast.Call) and is_meeting(n)]
+    return any(str(getattr(n.args[0], "value", "")).startswith("syncthreads") for n in meetings)
 
 
 def stores_memory(nodes: ast.AST | Iterable[ast.AST]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from numba import types
 
-from blutrain.device.cpu.program import Program
+from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.syntax import (  # fmt: skip
     THREAD_NAMES,
     called,
@@ -24,6 +24,7 @@ from blutrain.device.cpu.syntax import (  # fmt: skip
     walk,
     writes,
 )
+from blutrain.device.cpu.vocabulary import BLOCK_VOTES, WARP_VOTES
 
 _PURE = frozenset({"min", "max", "abs", "int", "float", "bool", "len", "round", "range", "type"})
 
@@ -160,7 +161,7 @@ class Uniformity:
             elif isinstance(s, ast.Assign) and not self._is_block_vote(s, inside):
                 self.varying |= written
 
-    @staticmethod
-    def _is_block_vote(s: ast.Assign, inside: dict[str, int] | None) -> bool:
+    def _is_block_vote(self, s: ast.Assign, inside: dict[str, int] | None) -> bool:
         kind = s.value.args[0].value if isinstance(s.value, ast.Call) else ""  # type: ignore[attr-defined]
-        return inside is None and str(kind).startswith("syncthreads")
+        vote = kind in BLOCK_VOTES or (kind in WARP_VOTES and self.program.n_threads == WARP)
+        return inside is None and vote

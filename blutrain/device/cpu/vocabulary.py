@@ -60,14 +60,14 @@ def position(path: str, program: Program) -> ast.expr | None:
     """`threadIdx.x` and its kind as an expression of the compiler's names, or None."""
     root, _, axis = path.partition(".")
     if path == "laneid":
-        return expression("_lane")
+        return expression("_t" if program.n_threads == WARP else "_lane")
     if path == "warpsize":
         return ast.Constant(WARP)
     if axis not in ("x", "y", "z") or len(axis) != 1:
         return None
     k = "xyz".index(axis)
     if root == "blockDim":
-        return ast.Constant(program.block[k])
+        return ast.Constant(program.shape[k])
     if root == "blockIdx":
         return expression("_b" + axis)
     if root == "gridDim":
@@ -79,14 +79,16 @@ def position(path: str, program: Program) -> ast.expr | None:
 
 def thread(k: int, program: Program) -> ast.expr:
     """The index of a thread along an axis."""
-    if program.block[k] == 1:
+    if program.shape[k] == 1:
         return ast.Constant(0)
+    if program.warps_apart and k > 0:
+        return expression("_w" + "xyz"[k])
     return expression("_t" if program.is_flat else "_t" + "xyz"[k])
 
 
 def grid(path: str, k: int, program: Program) -> ast.expr:
     """`cuda.grid` or `cuda.gridsize` along an axis."""
-    axis, extent = "xyz"[k], program.block[k]
+    axis, extent = "xyz"[k], program.shape[k]
     if path == "gridsize":
         return expression(f"_g{axis} * {extent}")
     if extent == 1:
