@@ -18,6 +18,7 @@ from blutrain.device.cpu.intrinsics import (
     ballot,
     dynamic_array,
     dynamic_bytes,
+    match,
     poison,
     scratch_array,
     slot_count,
@@ -116,7 +117,7 @@ class Emitter:
         self.parameters, self.tree, self.storage = parameters, builder.tree, storage
         self.program, self.options, self.facts = program, options, facts
         self.objects: dict[str, object] = {
-            "_minimum": minimum, "_ballot": ballot, "_unsigned": unsigned,
+            "_minimum": minimum, "_ballot": ballot, "_match": match, "_unsigned": unsigned,
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
         self.lines: list[str] = []
@@ -259,7 +260,7 @@ class Emitter:
 
     def _vote(self, depth: int, node: Vote) -> None:
         if node.kind == "ballot_sync":
-            self._line(depth, f"{node.target} = _ballot({node.operand}__t, 0)")
+            self._line(depth, f"{node.target} = _ballot({node.operand}__t, 0, {WARP})")
             return
         vote = text_of(self._over_block(_VOTES[node.kind], node.operand))
         self._line(depth, f"{node.target} = {vote}{' != 0' if node.kind == 'all_sync' else ''}")

@@ -16,6 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from blutrain.device.half import HalfArray
+
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
@@ -24,8 +26,14 @@ _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 def slot_count(kind: types.Type) -> int:
     """How many slots of eight bytes an argument takes (see `blutrain.device.arguments`)."""
-    ndim = getattr(kind, "ndim", None)
-    return 1 if ndim is None else 5 + 2 * ndim
+    if isinstance(kind, types.BaseTuple):
+        return sum(map(slot_count, kind))
+    if isinstance(kind, types.NoneType):
+        return 0
+    ndim: int | None = getattr(kind, "ndim", None)
+    if ndim is not None:
+        return 5 + 2 * ndim
+    return 2 if kind == types.complex128 else 1
 
 
 @functools.cache
@@ -35,28 +43,44 @@ def argument(kind: types.Type, first: int) -> Any:
     @intrinsic
     def read(typing_context: Any, slots: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            def slot(k: int, llvm_type: Any) -> Any:
-                address = builder.add(values[0], _I64(8 * (first + k)))
-                return builder.load(builder.inttoptr(address, llvm_type.as_pointer()), align=8)
-
-            if not hasattr(kind, "ndim"):
-                stored = slot(0, context.get_data_type(kind))
-                return context.data_model_manager[kind].from_data(builder, stored)
-            llvm_type = context.get_value_type(kind)
-            view = ir.Constant(llvm_type, ir.Undefined)
-            for k in (0, 1):
-                view = builder.insert_value(view, ir.Constant(llvm_type.elements[k], None), k)
-            for k in (NITEMS, ITEMSIZE, DATA):
-                view = builder.insert_value(view, slot(k, llvm_type.elements[k]), k)
-            for axis in range(kind.ndim):
-                view = builder.insert_value(view, slot(5 + axis, _I64), (SHAPE, axis))
-                step = slot(5 + kind.ndim + axis, _I64)
-                view = builder.insert_value(view, step, (STRIDES, axis))
-            return view
+            return _from_slots(context, builder, kind, values[0], first)
 
         return kind(slots), codegen
 
     return read
+
+
+def _from_slots(context: Any, builder: Any, kind: types.Type, slots: Any, first: int) -> Any:
+    """The value of a type whose slots start at `first`."""
+
+    def slot(k: int, llvm_type: Any) -> Any:
+        address = builder.add(slots, _I64(8 * (first + k)))
+        return builder.load(builder.inttoptr(address, llvm_type.as_pointer()), align=8)
+
+    if isinstance(kind, types.NoneType):
+        return context.get_dummy_value()
+    if isinstance(kind, types.BaseTuple):
+        elements = []
+        for k in kind:
+            elements.append(_from_slots(context, builder, k, slots, first))
+            first += slot_count(k)
+        return context.make_tuple(builder, kind, elements)
+    if isinstance(kind, types.Record):  # passed by address
+        return slot(0, context.get_value_type(kind))
+    if not hasattr(kind, "ndim"):
+        stored = slot(0, context.get_data_type(kind))
+        return context.data_model_manager[kind].from_data(builder, stored)
+    llvm_type = context.get_value_type(kind)
+    view = ir.Constant(llvm_type, ir.Undefined)
+    for k in (0, 1):
+        view = builder.insert_value(view, ir.Constant(llvm_type.elements[k], None), k)
+    for k in (NITEMS, ITEMSIZE, DATA):
+        view = builder.insert_value(view, slot(k, llvm_type.elements[k]), k)
+    for axis in range(kind.ndim):
+        view = builder.insert_value(view, slot(5 + axis, _I64), (SHAPE, axis))
+        step = slot(5 + kind.ndim + axis, _I64)
+        view = builder.insert_value(view, step, (STRIDES, axis))
+    return view
 
 
 # Arrays on the stack -----------------------------------------------------------------------------
@@ -66,12 +90,20 @@ def argument(kind: types.Type, first: int) -> Any:
 NITEMS, ITEMSIZE, DATA, SHAPE, STRIDES = range(2, 7)
 
 
+def _array_kind(dtype: types.Type, ndim: int) -> tuple[types.Type, types.Type]:
+    """The type of an array in shared or local memory, and the type of its elements there."""
+    if dtype == types.float16:
+        return HalfArray("float16", ndim, "C"), types.uint16
+    return types.Array(dtype, ndim, "C"), dtype
+
+
 def stack_view(
-    context: Any, builder: Any, kind: types.Array, data: Any, shape: Sequence[Any]
+    context: Any, builder: Any, kind: types.Type, data: Any, shape: Sequence[Any]
 ) -> Any:
     """A C-ordered array struct over memory that nobody owns."""
     llvm_type = context.get_value_type(kind)
-    itemsize = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    stored = types.uint16 if isinstance(kind, HalfArray) else kind.dtype
+    itemsize = context.get_abi_sizeof(context.get_data_type(stored))
     steps: list[Any] = []
     step: Any = _I64(itemsize)
     for extent in reversed(shape):
@@ -103,7 +135,7 @@ def stack_array(shape: tuple[int, ...], dtype: types.Type) -> Any:
     LLVM then knows that nothing else points into it. `cgutils.alloca_once` would also store zeros
     as one aggregate value, over which LLVM spends seconds when the array is large.
     """
-    kind = types.Array(dtype, len(shape), "C")
+    kind, dtype = _array_kind(dtype, len(shape))
 
     @intrinsic
     def make(typing_context: Any) -> Any:
@@ -122,7 +154,7 @@ def stack_array(shape: tuple[int, ...], dtype: types.Type) -> Any:
 @functools.cache
 def scratch_array(shape: tuple[int, ...], dtype: types.Type, offset: int) -> Any:
     """A function of the scratch memory's address that gives the array at `offset` in it."""
-    kind = types.Array(dtype, len(shape), "C")
+    kind, dtype = _array_kind(dtype, len(shape))
 
     @intrinsic
     def make(typing_context: Any, scratch: Any) -> Any:
@@ -139,7 +171,7 @@ def scratch_array(shape: tuple[int, ...], dtype: types.Type, offset: int) -> Any
 @functools.cache
 def dynamic_array(dtype: types.Type) -> Any:
     """A function of the bytes of dynamic shared memory that gives them as an array of `dtype`."""
-    kind = types.Array(dtype, 1, "C")
+    kind, dtype = _array_kind(dtype, 1)
 
     @intrinsic
     def make(typing_context: Any, memory: Any) -> Any:
@@ -384,24 +416,57 @@ and_set = _count(
 
 
 @intrinsic
-def _ballot(typing_context: Any, flags: Any, warp: Any) -> Any:
-    """The flags of a warp as the bits of a uint32."""
+def _ballot(typing_context: Any, flags: Any, warp: Any, n: Any) -> Any:
+    """The flags of a warp as the bits of a uint32; there are n threads, a constant."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = builder.extract_value(values[0], DATA)
         first = builder.mul(values[1], _I64(32))
         bits = cgutils.alloca_once_value(builder, _I32(0))
-        with cgutils.for_range(builder, _I64(32)) as loop:
+        left = builder.sub(values[2], first)
+        lanes = builder.select(builder.icmp_signed("<", left, _I64(32)), left, _I64(32))
+        if values[2].constant % 32 == 0:
+            lanes = _I64(32)
+        with cgutils.for_range(builder, lanes) as loop:
             flag = builder.load(builder.gep(data, [builder.add(first, loop.index)]))
             flag = builder.zext(builder.icmp_unsigned("!=", flag, flag.type(0)), _I32)
             bit = builder.shl(flag, builder.trunc(loop.index, _I32))
             builder.store(builder.or_(builder.load(bits), bit), bits)
         return builder.load(bits)
 
-    return types.uint32(flags, types.int64), codegen
+    return types.uint32(flags, types.int64, types.int64), codegen
 
 
 ballot = _ballot
+
+
+@intrinsic
+def _match(typing_context: Any, cells: Any, warp: Any, mine: Any, n: Any) -> Any:
+    """Which lanes of a warp hold the bits of `mine`, as the bits of a uint32; n threads exist."""
+    if not isinstance(cells, types.Array) or cells.dtype != types.unliteral(mine):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        data = builder.extract_value(values[0], DATA)
+        first = builder.mul(values[1], _I64(32))
+        wanted = context.get_value_as_data(builder, cells.dtype, values[2])
+        word = ir.IntType(8 if cells.dtype == types.boolean else cells.dtype.bitwidth)
+        bits = cgutils.alloca_once_value(builder, _I32(0))
+        with cgutils.for_range(builder, _I64(32)) as loop:
+            thread = builder.add(first, loop.index)
+            found = builder.load(builder.gep(data, [thread]))
+            same = builder.icmp_unsigned(
+                "==", builder.bitcast(found, word), builder.bitcast(wanted, word)
+            )
+            same = builder.and_(same, builder.icmp_signed("<", thread, values[3]))
+            bit = builder.shl(builder.zext(same, _I32), builder.trunc(loop.index, _I32))
+            builder.store(builder.or_(builder.load(bits), bit), bits)
+        return builder.load(bits)
+
+    return types.uint32(cells, types.int64, cells.dtype, types.int64), codegen
+
+
+match = _match
 
 # Indices -----------------------------------------------------------------------------------------
 

@@ -191,10 +191,12 @@ class Kinds:
                 self._changed |= new != old
                 self.cells[base.id] = new
             else:
-                self.of(base)
-                self.of(target.slice)
-                if not is_number(kind):
+                base_kind, index = self.of(base), self.of(target.slice)
+                if not is_number(kind) and _is_element(base_kind, index):
                     raise TypingError(target, f"an array's element cannot be a {kind}")
+            return
+        if isinstance(target, ast.Attribute):
+            self.of(target.value)
             return
         assert isinstance(target, ast.Name)
         old = self.variables.get(target.id)
@@ -309,6 +311,9 @@ class Kinds:
             return kind.dtype
         if isinstance(kind, types.BaseTuple) and isinstance(node.slice, ast.Constant):
             return kind[node.slice.value]
+        field = field_of(kind, node)
+        if field is not None:
+            return self._attribute(field)
         return self._result(node, operator.getitem, kind, index)
 
     def _call(self, node: ast.Call) -> types.Type | None:
@@ -319,6 +324,8 @@ class Kinds:
             return None
         kinds: tuple[types.Type, ...] = tuple(arguments)
         function = self.callee(node)
+        if isinstance(function, types.BoundFunction):
+            return self._result(node, function, *kinds)
         if isinstance(function, types.Type):
             if len(kinds) != 1 or not is_number(kinds[0]):
                 raise TypingError(node, f"{ast.unparse(node)} does not convert a number")
@@ -337,6 +344,11 @@ class Kinds:
                 and len(inner.args) == 1
             ):
                 return self.of(inner.args[0])
+        if isinstance(node.func, ast.Attribute):  # a method
+            owner = self.of(node.func.value)
+            method = owner and cpu_target.typing_context.resolve_getattr(owner, node.func.attr)
+            if isinstance(method, types.BoundFunction):
+                return method
         function = self.value_of(node.func.id) if isinstance(node.func, ast.Name) else None
         if function is None:
             raise TypingError(node, f"{ast.unparse(node.func)} is not a function that is known")
@@ -364,6 +376,21 @@ class Kinds:
 def is_intrinsic(function: Any) -> bool:
     """Whether a function is a Numba intrinsic."""
     return type(function).__name__ == "_Intrinsic"
+
+
+def field_of(kind: Any, node: ast.Subscript) -> ast.Attribute | None:
+    """`r["name"]` of a record as the attribute `r.name`; None for any other subscript."""
+    index = node.slice
+    if isinstance(kind, types.Record) and isinstance(index, ast.Constant):
+        if isinstance(index.value, str) and index.value in kind.fields:
+            return ast.copy_location(ast.Attribute(node.value, index.value, node.ctx), node)
+    return None
+
+
+def _is_element(array: Any, index: Any) -> bool:
+    """Whether an index picks a number of an array."""
+    plain = isinstance(array, types.Array) and is_number(array.dtype)
+    return plain and indexes_element(array, index)
 
 
 def indexes_element(array: types.Array, index: types.Type) -> bool:

@@ -94,6 +94,9 @@ class Lowering:
         if isinstance(target, ast.Subscript):
             self.values.store(target, value, kind)
             return
+        if isinstance(target, ast.Attribute):
+            self.values.store_field(target, value, kind)
+            return
         assert isinstance(target, ast.Name)
         wanted = self.kinds.variables[target.id]
         cast = self.values.cast(value, kind, wanted)

@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from blutrain.device.cpu import formulas
@@ -42,6 +44,12 @@ def _result(
         return single(*values).value
     if name in _LLVM:
         return values[0].call(_LLVM[name], *values[1:]).value
+    if name in _LIBM:
+        llvm_type = values[0].value.type
+        declared = ir.FunctionType(llvm_type, [llvm_type] * len(values))
+        symbol = name + ("f" if kind == types.float32 else "")
+        library = cgutils.get_or_insert_function(builder.module, declared, symbol)
+        return builder.call(library, [v.value for v in values])
     signature = kind(*[kind] * len(values))
     found = context.get_function(getattr(math, name), signature)
     return found(builder, [v.value for v in values])
@@ -51,8 +59,12 @@ def _result(
 _LLVM = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs",
     "copysign": "copysign", "exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2",
-    "log10": "log10", "sin": "sin", "cos": "cos", "pow": "pow",
+    "log10": "log10", "sin": "sin", "cos": "cos", "pow": "pow", "rint": "rint",
 }  # fmt: skip
+
+
+# Functions of libm that Numba does not have in both precisions.
+_LIBM = ("cbrt", "fmod", "nextafter", "remainder")
 
 
 def _unary(name: str, single: Callable[[Real], Real] | None = None) -> Any:
@@ -170,7 +182,44 @@ def _classify(name: str, test: Callable[[Real], Any]) -> Any:
     return _named(name, typed)
 
 
+@intrinsic
+def _half(typing_context: Any, x: Any) -> Any:
+    """A number rounded to the nearest float16, as a float32."""
+    given = types.unliteral(x)
+    if not _is_number(given):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        value = context.cast(builder, values[0], given, _real(given))
+        return builder.fpext(builder.fptrunc(value, ir.HalfType()), ir.FloatType())
+
+    return types.float32(given), codegen
+
+
+@intrinsic
+def _modf(typing_context: Any, x: Any) -> Any:
+    """The fractional and the whole part of a number, each with its sign."""
+    given = types.unliteral(x)
+    if not _is_number(given):
+        return None
+    kind = _real(given)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        x = Real(builder, context.cast(builder, values[0], given, kind))
+        whole = x.call("trunc")
+        rest = builder.fsub(x.value, whole.value)
+        infinite = x.magnitude().test("==", math.inf)
+        rest = builder.select(infinite, ir.Constant(rest.type, 0.0), rest)
+        rest = Real(builder, rest).call("copysign", x)
+        return context.make_tuple(builder, signature.return_type, [rest.value, whole.value])
+
+    return types.UniTuple(kind, 2)(given), codegen
+
+
+half, modf = _half, _modf
+ONE, TEN = np.float32(1), np.float32(10)
 fma, select = _fma, _select
+cbrt, rint = _unary("cbrt"), _unary("rint")
 exp2, rsqrt = _unary("exp2", formulas.exp2), _unary("rsqrt", formulas.rsqrt)
 
 _FORMULAS = ("exp", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf", "sin", "cos", "tan")
@@ -184,8 +233,13 @@ MATH: dict[str, Any] = {
     **{name: _unary(name, getattr(formulas, name)) for name in _FORMULAS},
     **{name: _unary(name) for name in _OTHERS},
     "pow": _binary("pow", formulas.pow),
-    **{name: _binary(name) for name in ("copysign", "atan2", "fmod", "hypot")},
+    **{
+        name: _binary(name)
+        for name in ("copysign", "atan2", "fmod", "hypot", "nextafter", "remainder")
+    },
     "exp2": exp2,
+    "cbrt": cbrt,
+    "modf": modf,
     "isnan": _classify("isnan", lambda x: x.is_nan()),
     "isinf": _classify("isinf", lambda x: x.magnitude().test("==", math.inf)),
     "isfinite": _classify("isfinite", lambda x: x.magnitude().test("<", math.inf)),

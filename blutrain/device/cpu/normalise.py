@@ -14,6 +14,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numba import types
+
 from blutrain.device.cpu import vocabulary
 from blutrain.device.cpu.program import Program, memory
 from blutrain.device.cpu.returns import without_jumps, without_returns
@@ -22,6 +25,7 @@ from blutrain.device.cpu.syntax import (
     LOOPS,
     assign,
     call,
+    called,
     expression,
     loads_memory,
     meets,
@@ -29,6 +33,7 @@ from blutrain.device.cpu.syntax import (
     names,
     negation,
     reads,
+    text_of,
     writes,
 )  # fmt: skip
 
@@ -68,7 +73,6 @@ class Normaliser(ast.NodeTransformer):
 
     Attributes:
         renames: what each local name becomes.
-        static: local names that stand for functions passed as arguments.
         before: statements that must run before the expression being visited.
         parts: for a variable that holds a returned tuple, the variables of its elements.
     """
@@ -78,11 +82,10 @@ class Normaliser(ast.NodeTransformer):
         source: Source,
         program: Program,
         renames: dict[str, ast.expr],
-        static: dict[str, Any] | None = None,
         depth: int = 0,
     ) -> None:
         self.source, self.program, self.renames = source, program, renames
-        self.static, self.depth = static or {}, depth
+        self.depth = depth
         self.before: list[ast.stmt] = []
         self.parts: dict[str, list[str]] = {}
 
@@ -123,6 +126,8 @@ class Normaliser(ast.NodeTransformer):
             test = self.visit(s.test)
             return [ast.If(test, self._block(s.body), self.statements(s.orelse))]
         if isinstance(s, ast.For):
+            if called(s.iter) != "range":
+                return self._for_each(s)
             iterable = self.visit(s.iter)
             return [ast.For(self.visit(s.target), iterable, self._block(s.body), [])]
         if isinstance(s, ast.While):
@@ -136,6 +141,41 @@ class Normaliser(ast.NodeTransformer):
             idle = isinstance(value, ast.Constant | ast.Name | ast.Tuple)
             return [] if idle else [ast.Expr(value)]
         return [self.generic_visit(s)]  # type: ignore[list-item]
+
+    def _for_each(self, s: ast.For) -> list[ast.stmt]:
+        """`for x in a`, also of an enumerate or zip: a loop over a's indices."""
+        index = self.program.fresh("_i")
+        item, sources = self._item(s.iter, index)
+        lengths = [f"len({source})" for source in sources]
+        stop = lengths[0] if len(lengths) == 1 else f"min({', '.join(lengths)})"
+        if not sources:
+            self.source.fail(s, "a loop in a kernel must be over range(...) or an array or tuple")
+        outer, self.before = self.before, []
+        take = self._bind(s.target, item)
+        body = [*self.before, *take, *self.statements(s.body)]
+        self.before = outer
+        head = ast.Name(index, ast.Store())
+        return [ast.For(head, call("range", self.visit(expression(stop))), body, [], lineno=0)]
+
+    def _item(self, iterable: ast.expr, index: str) -> tuple[ast.expr, list[str]]:
+        """What an iterable gives at an index, and the names of what is gone over."""
+        if called(iterable) == "zip":
+            pairs = [self._item(a, index) for a in iterable.args]  # type: ignore[attr-defined]
+            return ast.Tuple([e for e, _ in pairs], ast.Load()), [n for _, ns in pairs for n in ns]
+        if called(iterable) == "enumerate":
+            inner, sources = self._item(iterable.args[0], index)  # type: ignore[attr-defined]
+            start = iterable.args[1:]  # type: ignore[attr-defined]
+            start += [k.value for k in iterable.keywords]  # type: ignore[attr-defined]
+            count: ast.expr = name(index)
+            if start:
+                count = ast.BinOp(count, ast.Add(), self._hold(self.visit(start[0])))
+            return ast.Tuple([count, inner], ast.Load()), sources
+        held = self.visit(iterable)
+        if not isinstance(held, ast.Name):
+            held = self._hold(held)
+        if not isinstance(held, ast.Name):
+            return held, []
+        return ast.Subscript(held, name(index), ast.Load()), [held.id]
 
     def _while(self, s: ast.While) -> list[ast.stmt]:
         test = self.visit(s.test)
@@ -185,6 +225,9 @@ class Normaliser(ast.NodeTransformer):
             # a, b = b, a: all values are taken before any is assigned.
             if any(not isinstance(t, ast.Name) for t in visited) or names(visited) & reads(values):
                 values = [self._hold(v) for v in values]
+            nested = any(isinstance(t, ast.Tuple | ast.List) for t in target.elts)
+            if nested:
+                return list(itertools.chain(*map(self._bind, target.elts, values)))
             return [ast.Assign([t], v) for t, v in zip(visited, values, strict=True)]
         visited_target = self.visit(target)
         if isinstance(value, ast.Tuple) and isinstance(visited_target, ast.Name):
@@ -293,12 +336,6 @@ class Normaliser(ast.NodeTransformer):
         self.before.append(ast.If(test, then_body, else_body))
         return name(result)
 
-    def resolve(self, node: ast.AST) -> Any:
-        """The Python object that an expression means at compile time, or None."""
-        if isinstance(node, ast.Name) and node.id in self.static:
-            return self.static[node.id]
-        return self.source.resolve(node)
-
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """A local under its new name, or a global."""
         if node.id in self.renames:
@@ -311,7 +348,7 @@ class Normaliser(ast.NodeTransformer):
             return ast.Name(new.id, node.ctx)
         if node.id in self.source.locals:
             return node
-        value = self.resolve(node)
+        value = self.source.resolve(node)
         known = value is not None or node.id in self.source.environment
         return self._global(node, value, node.id) if known else node
 
@@ -338,7 +375,7 @@ class Normaliser(ast.NodeTransformer):
             made = vocabulary.position(path, self.program)
             if made is not None:
                 return made
-        value = self.resolve(node)
+        value = self.source.resolve(node)
         if path and not path.startswith(("jit", "libdevice.")):
             self.source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
         if value is not None:
@@ -358,9 +395,16 @@ class Normaliser(ast.NodeTransformer):
         path = self.source.cuda_name(node.func)
         if path and not path.startswith("libdevice."):
             return self._cuda_call(node, path)
-        function = self.resolve(node.func)
+        function = self.source.resolve(node.func)
         if is_device_function(function):
             return self._inline(node, function)
+        if function in (types.float16, np.float16) and len(node.args) == 1:
+            value = self._arguments(node.args)[0]
+            return self._template(f"_half({text_of(value)})")
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count":
+            popc = vocabulary.cuda_function("popc")
+            known = self.program.name_of(popc, vocabulary.name_of(popc))
+            return call(known, self.visit(node.func.value))
         two = len(node.args) == 2 and not node.keywords
         if two and function in (min, max):
             meaning = vocabulary.MINIMUM if function is min else vocabulary.MAXIMUM
@@ -394,6 +438,12 @@ class Normaliser(ast.NodeTransformer):
             collective = call("__collective", ast.Constant(path), *operands[first:])
             self.before.append(assign(result, collective))
             return name(result)
+        special = self._warp_query(node, path)
+        if special is not None:
+            return special
+        if path.startswith("fp16.") and path[5:] in vocabulary.HALF:
+            texts = [text_of(a) for a in self._arguments(node.args)]
+            return self._template(vocabulary.HALF[path[5:]].format(*texts))
         meaning = vocabulary.cuda_function(path)
         if meaning is None:
             source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
@@ -406,6 +456,36 @@ class Normaliser(ast.NodeTransformer):
                 arguments.insert(1, ast.Constant(0))
         return call(program.name_of(meaning, vocabulary.name_of(meaning)), *arguments)
 
+    def _collective(self, path: str, *operands: ast.expr) -> ast.expr:
+        result = self.program.fresh("_c")
+        self.before.append(assign(result, call("__collective", ast.Constant(path), *operands)))
+        return name(result)
+
+    def _warp_query(self, node: ast.Call, path: str) -> ast.expr | None:
+        """Questions about a warp that are put together from a vote or a match; None for others."""
+        if path == "lanemask_lt":
+            uint32 = self.program.name_of(types.uint32, "g_uint32")
+            return call(uint32, expression("(1 << _lane) - 1"))
+        if path == "activemask":
+            return self._collective("ballot_sync", ast.Constant(True))
+        if path not in ("eq_sync", "match_all_sync"):
+            return None
+        value = self._arguments(node.args)[1]
+        there = self._collective("ballot_sync", ast.Constant(True))
+        if path == "eq_sync":
+            votes = self._collective("ballot_sync", value)
+            return expression(f"{text_of(votes)} == 0 or {text_of(votes)} == {text_of(there)}")
+        same = text_of(self._collective(vocabulary.MATCH, value))
+        agreed = f"{same} == {text_of(there)}"
+        return expression(f"({same} if {agreed} else {same} ^ {same}, {agreed})")
+
+    def _template(self, text: str) -> ast.expr:
+        """An expression in terms of `vocabulary.HALF_NAMES`."""
+        made = expression(text)
+        for used in names(made) & vocabulary.HALF_NAMES.keys():
+            self.program.objects[used] = vocabulary.HALF_NAMES[used]
+        return made
+
     # Device functions ----------------------------------------------------------------------------
 
     def _inline(self, node: ast.Call, function: Any) -> ast.expr:
@@ -413,22 +493,18 @@ class Normaliser(ast.NodeTransformer):
         callee = source_of(function)
         if self.depth > 32:
             self.source.fail(node, f"device function {callee.function.__name__} calls itself")
+        assigned = writes(callee.node.body)
+        given = dict(zip(callee.parameters, callee.bind(node), strict=True))
+        constants = {p: self._constant(a) for p, a in given.items() if p not in assigned}
+        known = {p: value for p, (is_known, value) in constants.items() if is_known}
+        callee = callee.with_constants(known)
+        given = {p: a for p, a in given.items() if p not in known}
         suffix = self.program.fresh("_")
         renames: dict[str, ast.expr] = {
             local: name(f"v{local}{suffix}" if local.startswith("_") else f"{local}{suffix}")
             for local in callee.locals
         }
-        static: dict[str, Any] = {}
-        assigned = writes(callee.node.body)
-        given = callee.bind(node)
-        passed = [self._function(a) for a in given]
-        plain = [a for a, f in zip(given, passed, strict=True) if f is None]
-        visited = iter(self._arguments(plain))
-        for parameter, f in zip(callee.parameters, passed, strict=True):
-            if f is not None:
-                static[parameter] = f
-                continue
-            value = next(visited)
+        for parameter, value in zip(given, self._arguments(list(given.values())), strict=True):
             simple = isinstance(value, ast.Name | ast.Constant | ast.Tuple)
             if parameter not in assigned and simple and not loads_memory(value):
                 renames[parameter] = value
@@ -439,15 +515,26 @@ class Normaliser(ast.NodeTransformer):
         result = self.program.fresh("_result")
         renames[result] = name(result)
         body = without_returns(callee.body(), result, callee, self.program)
-        inner = Normaliser(callee, self.program, renames, static, self.depth + 1)
+        inner = Normaliser(callee, self.program, renames, self.depth + 1)
         self.before += inner.statements(body)
         parts = inner.parts.get(result)
         return ast.Tuple([name(p) for p in parts], ast.Load()) if parts else name(result)
 
-    def _function(self, node: ast.expr) -> Any:
-        """A device function that is passed as an argument, or None."""
-        value = self.resolve(node) if isinstance(node, ast.Name | ast.Attribute) else None
-        return value if is_device_function(value) else None
+    def _constant(self, node: ast.expr) -> tuple[bool, Any]:
+        """Whether an argument is known at compile time, and its value.
+
+        Inside, it is then a global: it may be a function, a type, the shape of an array.
+        """
+        if isinstance(node, ast.Constant):
+            return True, node.value
+        if isinstance(node, ast.Tuple):
+            elements = [self._constant(e) for e in node.elts]
+            return all(known for known, _ in elements), tuple(value for _, value in elements)
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return False, None
+        value = self.source.resolve(node)
+        place = vocabulary.position(self.source.cuda_name(node), self.program)
+        return value is not None and place is None, value
 
 
 def _put(holder: Any, where: Any, value: ast.expr) -> None:

@@ -28,8 +28,15 @@ class Memory:
     dtype: types.Type
 
     @property
+    def is_half(self) -> bool:
+        """Whether elements are float16, which a kernel sees as float32."""
+        return bool(self.dtype == types.float16)
+
+    @property
     def nbytes(self) -> int:
         """Size in bytes."""
+        if self.is_half:
+            return 2 * int(np.prod(self.shape, dtype=np.int64))
         itemsize = 1 if self.dtype is types.boolean else self.dtype.bitwidth // 8
         return int(np.prod(self.shape, dtype=np.int64)) * itemsize
 

@@ -30,7 +30,7 @@ from blutrain.device.cpu.syntax import (
     writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity
-from blutrain.device.cpu.vocabulary import BLOCK_VOTES, WARP_VOTES
+from blutrain.device.cpu.vocabulary import BLOCK_VOTES, MATCH, WARP_VOTES
 
 
 @dataclass(eq=False)
@@ -305,8 +305,12 @@ class Builder:
             else:
                 out.block.append(result)
             return
-        if kind in WARP_VOTES:
-            there = warp_vote(kind, x)
+        if kind == MATCH:
+            n = ast.Constant(self.program.n_threads)
+            mine = expression(f"{x}__t[_t]")
+            there: ast.expr = call("_match", name(x + "__t"), expression("_t >> 5"), mine, n)
+        elif kind in WARP_VOTES:
+            there = self._warp_vote(kind, x)
         elif isinstance(operands[1], ast.Constant):
             there = self._constant_shuffle(kind, x, operands[1], out)
         else:
@@ -328,15 +332,18 @@ class Builder:
         thread = substitute(expression(source[kind]), {"_k": k})
         return ast.Subscript(name(x + "__t"), thread, ast.Load())
 
-
-def warp_vote(kind: str, x: str) -> ast.expr:
-    """The result of a vote over the warp's elements of array `x__t`."""
-    ballot = call("_ballot", name(x + "__t"), expression("_t >> 5"))
-    if kind == "ballot_sync":
-        return ballot
-    if kind == "any_sync":
-        return ast.Compare(ballot, [ast.NotEq()], [ast.Constant(0)])
-    return ast.Compare(ballot, [ast.Eq()], [ast.Constant(0xFFFFFFFF)])
+    def _warp_vote(self, kind: str, x: str) -> ast.expr:
+        """The result of a vote over the warp's elements of array `x__t`."""
+        n = self.program.n_threads
+        ballot = call("_ballot", name(x + "__t"), expression("_t >> 5"), ast.Constant(n))
+        if kind == "ballot_sync":
+            return ballot
+        if kind == "any_sync":
+            return ast.Compare(ballot, [ast.NotEq()], [ast.Constant(0)])
+        # The last warp may have fewer threads.
+        some = f"(1 << ({n} - (_t & -32))) - 1"
+        full = "0xFFFFFFFF" if n % WARP == 0 else f"(0xFFFFFFFF if (_t | 31) < {n} else {some})"
+        return ast.Compare(ballot, [ast.Eq()], [expression(full)])
 
 
 # The thread whose element a shuffle by _k gives to thread _t; and where a warp runs by itself.

@@ -11,6 +11,7 @@ from numba.np.numpy_support import from_dtype
 from blutrain.device import arguments as packing
 from blutrain.device.cpu.compile import compile_kernel
 from blutrain.device.cpu.emit import Options
+from blutrain.device.half import HalfArray
 from blutrain.errors import DTypeError, KernelError, message
 
 MAX_THREADS = 1024
@@ -31,8 +32,9 @@ def run(
         kernel: the kernel.
         grid: blocks, up to three extents.
         block: threads of a block, up to three extents.
-        arguments: NumPy arrays, which the kernel reads and writes in place, and scalars: Python's
-            int, float and bool are int64, float32 and boolean, a NumPy scalar keeps its type.
+        arguments: NumPy arrays and records, which the kernel reads and writes in place; scalars:
+            Python's int, float and bool are int64, float32 and boolean, a NumPy scalar keeps its
+            type; None; tuples of all these. A float16 array's elements are read as float32.
         shared: bytes of dynamic shared memory.
         options: how to compile.
 
@@ -71,13 +73,38 @@ def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
     """The Numba type of an argument and its slots."""
     if isinstance(argument, np.ndarray):
         layout = "C" if argument.flags.c_contiguous else "A"
-        kind = types.Array(from_dtype(argument.dtype), argument.ndim, layout)
+        if argument.dtype == np.float16:
+            kind: types.Type = HalfArray("float16", argument.ndim, layout)
+        else:
+            aligned = argument.flags.aligned
+            kind = types.Array(from_dtype(argument.dtype), argument.ndim, layout, aligned=aligned)
         fields = [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
         return kind, np.array([*fields, *argument.shape, *argument.strides], np.int64)
     if type(argument) in packing._SCALARS:
         key = packing.type_of(argument, where)
         packed = packing.slots([key]).pack(argument)
         return packing.numba_type(key), np.frombuffer(packed, np.int64)
+    if argument is None:
+        return types.none, np.zeros(0, np.int64)
+    if isinstance(argument, tuple):
+        parts = [_pack(where, a) for a in argument]
+        # Fields of a named tuple are found by name.
+        named = type(argument) if hasattr(argument, "_fields") else None
+        kind = types.BaseTuple.from_types([k for k, _ in parts], named)
+        return kind, np.concatenate([np.zeros(0, np.int64), *(slots for _, slots in parts)])
+    if isinstance(argument, np.float16):
+        return _pack(where, np.float32(argument))
+    if isinstance(argument, np.void):
+        # A record is passed by address.
+        address = np.array(argument, copy=False).ctypes.data
+        return from_dtype(argument.dtype), np.array([address], np.int64)
+    if isinstance(argument, complex | np.complexfloating | np.datetime64 | np.timedelta64):
+        # Like a Python float, a Python complex has single precision.
+        single = np.complex64 if type(argument) is complex else None
+        value: np.ndarray[Any, Any] = np.asarray(argument, single)
+        words = np.zeros(-(-value.nbytes // 8), np.int64)
+        words.view(value.dtype)[0] = value
+        return from_dtype(value.dtype), words
     raise DTypeError(
         message(where, "an argument must be a NumPy array or a scalar", type(argument).__name__)
     )

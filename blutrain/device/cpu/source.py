@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import inspect
 import math
 import textwrap
 from collections import ChainMap
+from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
@@ -97,6 +99,13 @@ class Source:
         code = self.function.__code__
         raise KernelError(f"kernel {self.function.__name__} ({code.co_filename}:{line}): {wrong}")
 
+    def with_constants(self, values: Mapping[str, Any]) -> Source:
+        """The same function with some of its parameters taken for globals of these values."""
+        known = copy.copy(self)
+        known.locals = self.locals - values.keys()
+        known.environment = self.environment.new_child(dict(values))
+        return known
+
     def fail_at(self, line: int, wrong: str) -> NoReturn:
         """As `fail`, quoting the line with this number in the source."""
         self.fail(ast.Pass(lineno=line), f"{wrong} (in `{self.lines[line - 1].strip()}`)")
@@ -139,10 +148,12 @@ class Source:
         if isinstance(value, ModuleType):
             path = value.__name__
             return ".".join(parts) if path == "numba.cuda" or path.endswith(".cuda") else ""
-        # `from numba.cuda import threadIdx, atomic`: stubs carry their name.
-        stub = getattr(value, "__module__", "") or ""
-        if stub.startswith("numba.cuda") and "stubs" in stub and isinstance(value, type):
-            return ".".join([value.__name__.strip("_"), *parts])
+        # `from numba.cuda import threadIdx, atomic`, or `cuda.atomic.add` passed to a function:
+        # stubs and intrinsics carry their name.
+        home = getattr(value, "__module__", "") or ""
+        known = getattr(value, "__qualname__", "")
+        if home in ("numba.cuda.stubs", "numba.cuda.intrinsics") and known:
+            return ".".join([known.strip("_") if "." not in known else known, *parts])
         return ""
 
     def constant(self, node: ast.AST, what: str) -> Any:

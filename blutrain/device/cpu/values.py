@@ -21,6 +21,7 @@ from blutrain.device.cpu.kinds import (
     OPERATORS,
     Kinds,
     TypingError,
+    field_of,
     indexes_element,
     is_intrinsic,
     resolve,
@@ -250,9 +251,11 @@ class Values:
 
     def _call(self, node: ast.Call) -> Any:
         function = self.kinds.callee(node)
+        kinds = tuple(self.kind(a) for a in node.args)
+        if isinstance(function, types.BoundFunction):
+            return self._method(node, function, kinds)
         if isinstance(function, types.Type):
             return self.as_kind(node.args[0], function)
-        kinds = tuple(self.kind(a) for a in node.args)
         if is_intrinsic(function):
             signature, generate = self.kinds.intrinsic(function, kinds, node)
             values = [
@@ -262,6 +265,15 @@ class Values:
             return generate(self.context, self.builder, signature, values)
         signature = resolve(function, kinds, node)
         return self.apply(function, signature, kinds, [self.of(a) for a in node.args])
+
+    def _method(self, node: ast.Call, method: Any, kinds: tuple[types.Type, ...]) -> Any:
+        """A call of a method of an array or a number."""
+        assert isinstance(node.func, ast.Attribute)
+        signature = resolve(method, kinds, node)
+        given = [self.cast(self.of(a), k, w)
+                 for a, k, w in zip(node.args, kinds, signature.args, strict=True)]  # fmt: skip
+        found = self.context.get_function(method, signature)
+        return found(self.builder, [self.of(node.func.value), *given])
 
     # Elements ------------------------------------------------------------------------------------
 
@@ -275,11 +287,18 @@ class Values:
     def _subscript(self, node: ast.Subscript) -> Any:
         base, index = self.kind(node.value), self.kind(node.slice)
         if isinstance(base, types.Array) and indexes_element(base, index):
-            loaded = self.builder.load(self._place(node, base))
+            place = self._place(node, base)
+            if isinstance(base.dtype, types.Record):  # its value is where it is
+                model = self.context.data_model_manager[base.dtype]
+                return model.load_from_data_pointer(self.builder, place)
+            loaded = self.builder.load(place)
             self._in_groups(loaded, node.value)
             return self.context.data_model_manager[base.dtype].from_data(self.builder, loaded)
         if isinstance(base, types.BaseTuple) and isinstance(node.slice, ast.Constant):
             return self._tuple_element(node, base)
+        field = field_of(base, node)
+        if field is not None:
+            return self._attribute(field)
         signature = resolve(operator.getitem, (base, index), node)
         values = [self.of(node.value), self.of(node.slice)]
         return self.apply(operator.getitem, signature, (base, index), values)
@@ -298,6 +317,10 @@ class Values:
             stored = self.builder.store(data, self._place(node, base))
             self._in_groups(stored, node.value)
             return
+        field = field_of(base, node)
+        if field is not None:
+            self.store_field(field, value, kind)
+            return
         signature = resolve(operator.setitem, (base, index, kind), node)
         values = [self.of(node.value), self.of(node.slice), value]
         self.apply(operator.setitem, signature, (base, index, kind), values)
@@ -310,6 +333,16 @@ class Values:
         if len(self.groups) > 1:
             group = self.builder.module.add_metadata(self.groups)
         access.set_metadata("llvm.access.group", group)
+
+    def store_field(self, node: ast.Attribute, value: Any, kind: types.Type) -> None:
+        """Store into a field of a record."""
+        record = self.kind(node.value)
+        signature = self.context.typing_context.resolve_setattr(record, node.attr, kind)
+        if signature is None:
+            raise TypingError(node, f"a {kind} cannot be stored in {node.attr!r} of a {record}")
+        given = self.cast(value, kind, signature.args[1])
+        store = self.context.get_setattr(node.attr, signature)
+        store(self.builder, [self.of(node.value), given])
 
     def _place(self, node: ast.Subscript, base: types.Array) -> Any:
         """The address of an element."""

@@ -14,8 +14,9 @@ from blutrain.device.cpu.syntax import expression
 # A vote's value for lanes that are masked off: such lanes do not count.
 WARP_VOTES = {"ballot_sync": False, "any_sync": False, "all_sync": True}
 BLOCK_VOTES = {"syncthreads_count": False, "syncthreads_or": False, "syncthreads_and": True}
+MATCH = "match_any_sync"
 SHUFFLES = ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")
-COLLECTIVES = frozenset({*WARP_VOTES, *BLOCK_VOTES, *SHUFFLES})
+COLLECTIVES = frozenset({*WARP_VOTES, *BLOCK_VOTES, *SHUFFLES, MATCH})
 
 MINIMUM, MAXIMUM = cpu_math.minimum, cpu_math.maximum
 
@@ -26,6 +27,7 @@ _FUNCTIONS: dict[str, Any] = {
     "brev": intrinsics.brev,
     "ffs": intrinsics.ffs,
     "selp": cpu_math.select,
+    "cbrt": cpu_math.cbrt,
     **{f"atomic.{name}": function for name, function in intrinsics.ATOMICS.items()},
 }
 
@@ -54,6 +56,28 @@ def cpu_meaning(value: Any) -> Any:
     if found is None and getattr(value, "__module__", "") == "numba.cuda.libdevice":
         return cpu_math.LIBDEVICE.get(value.__name__)
     return found
+
+
+# Arithmetic of float16, whose values are float32 numbers: rounding the float32 result once more
+# gives what rounding the exact one does, since float32 has more than twice float16's digits.
+HALF = {
+    "hadd": "_half({0} + {1})", "hsub": "_half({0} - {1})", "hmul": "_half({0} * {1})",
+    "hdiv": "_half({0} / {1})", "hfma": "_half(_fma({0}, {1}, {2}))", "hneg": "-({0})",
+    "habs": "_fabs({0})", "heq": "({0}) == ({1})", "hne": "({0}) != ({1})",
+    "hge": "({0}) >= ({1})", "hgt": "({0}) > ({1})", "hle": "({0}) <= ({1})",
+    "hlt": "({0}) < ({1})", "hmax": "_maximum({0}, {1})", "hmin": "_minimum({0}, {1})",
+    "hrcp": "_half(_one / ({0}))", "hrsqrt": "_half(_rsqrt({0}))", "hexp2": "_half(_exp2({0}))",
+    "hexp10": "_half(_pow(_ten, {0}))",
+    **{f"h{f}": f"_half(_{f}({{0}}))"
+       for f in ("sin", "cos", "log", "log2", "log10", "exp", "sqrt", "ceil", "floor", "trunc",
+                 "rint")},
+}  # fmt: skip
+HALF_NAMES: dict[str, Any] = {
+    "_half": cpu_math.half, "_one": cpu_math.ONE, "_ten": cpu_math.TEN, "_fma": cpu_math.fma,
+    "_maximum": cpu_math.maximum, "_minimum": cpu_math.minimum,
+    **{f"_{name}": meaning for name, meaning in cpu_math.MATH.items()},
+    "_rsqrt": cpu_math.rsqrt, "_rint": cpu_math.rint,
+}  # fmt: skip
 
 
 def position(path: str, program: Program) -> ast.expr | None:

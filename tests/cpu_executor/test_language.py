@@ -1,0 +1,196 @@
+"""What kernels may say beyond blutrain's own: records, tuples, loops over arrays, float16, ..."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+from numba.types import float16
+
+from blutrain.device import cpu
+from blutrain.errors import KernelError
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+PARTICLE = np.dtype([("mass", np.float32), ("steps", np.int32)])
+
+
+@cuda.jit(device=True)
+def _same(x):
+    return x
+
+
+@cuda.jit(device=True)
+def _in_shared(y, shape, dtype, update, convert):
+    t = cuda.threadIdx.x
+    s = cuda.shared.array(shape, dtype)
+    s[t] = t
+    cuda.syncthreads()
+    update(s, convert(t // 2), 10)
+    cuda.syncthreads()
+    y[t] = s[t]
+
+
+@cuda.jit
+def _passes_functions(y):
+    _in_shared(y, 32, int32, cuda.atomic.add, _same)
+
+
+def test_functions_types_and_shapes_are_passed_to_device_functions():
+    y = np.zeros(32, np.int32)
+    cpu.run(_passes_functions, 1, 32, y)
+    assert (y == np.arange(32) + 20 * (np.arange(32) < 16)).all()
+
+
+@cuda.jit
+def _records(r, one, y):
+    i = cuda.grid(1)
+    p = r[i]
+    p.mass = p["mass"] * float32(2)
+    r[i]["steps"] = i
+    y[i] = r[i].mass + one.mass
+
+
+def test_records():
+    r = np.zeros(8, PARTICLE)
+    r["mass"] = np.arange(8)
+    y = np.empty(8, np.float32)
+    cpu.run(_records, 2, 4, r, np.array([(0.5, 1)], PARTICLE)[0], y)
+    assert (r["mass"] == 2 * np.arange(8)).all()
+    assert (r["steps"] == np.arange(8)).all()
+    assert (y == 2 * np.arange(8) + 0.5).all()
+
+
+@cuda.jit
+def _tuples(pair, nested, nothing, y):
+    if nothing is None:
+        y[0] = pair.first + pair.second[1]
+    y[1] = nested[0] + nested[1][0] + len(nested)
+
+
+def test_tuples():
+    y = np.zeros(2)
+    x = np.array([1.0, 2.5])
+    cpu.run(_tuples, 1, 1, Pair(3, x), (1, (np.float64(0.25), 7)), None, y)
+    assert y.tolist() == [5.5, 3.25]
+
+
+@cuda.jit
+def _loops(a, b, y):
+    total = 0
+    for x in a:
+        total += x
+    for k, (u, v) in enumerate(zip(a, b), 1):
+        total += k * u * v
+    y[0] = total
+
+
+def test_loops_over_arrays():
+    a, b, y = np.arange(1, 5), np.arange(2, 9), np.zeros(1, np.int64)
+    cpu.run(_loops, 1, 1, a, b, y)
+    assert y[0] == a.sum() + sum(k * u * v for k, (u, v) in enumerate(zip(a, b), 1))
+
+
+@cuda.jit
+def _halves(x, a, y):
+    i = cuda.threadIdx.x
+    s = cuda.shared.array(32, float16)
+    s[i] = x[i]
+    cuda.syncthreads()
+    y[i] = cuda.fp16.hfma(s[31 - i], a, float16(0.1))
+
+
+def test_float16():
+    x = np.linspace(-3, 3, 32).astype(np.float16)
+    y = np.zeros(32, np.float16)
+    a = np.float16(1.7)
+    cpu.run(_halves, 1, 32, x, a, y)
+    exact = x[::-1].astype(np.float64) * float(a) + float(np.float16(0.1))
+    assert (y == exact.astype(np.float16)).all()
+
+
+@cuda.jit
+def _complex(z, w, y):
+    i = cuda.threadIdx.x
+    y[i] = (z[i] * w).conjugate() + abs(z[i])
+
+
+def test_complex():
+    z = np.array([1 + 2j, -0.5j])
+    y = np.zeros(2, np.complex128)
+    cpu.run(_complex, 1, 2, z, np.complex128(2 - 1j), y)
+    np.testing.assert_allclose(y, np.conj(z * (2 - 1j)) + abs(z))
+
+
+@cuda.jit
+def _methods(x, y):
+    rows = x.reshape(2, 3)
+    bits = x[0].bit_count()
+    y[0] = rows[1, 0] * 100 + bits
+    y[1] = x.view(int32)[2]
+
+
+def test_methods():
+    x, y = np.array([7, 1, 2, 3, 4, 5]), np.zeros(2, np.int64)
+    cpu.run(_methods, 1, 1, x, y)
+    assert y.tolist() == [303, 1]
+
+
+@cuda.jit
+def _warps(x, y):
+    t = cuda.threadIdx.x
+    y[0, t] = cuda.match_any_sync(0xFFFFFFFF, x[t])
+    same, agree = cuda.match_all_sync(0xFFFFFFFF, x[t] // 100)
+    y[1, t] = same if agree else 0
+    y[2, t] = cuda.eq_sync(0xFFFFFFFF, x[t] == 5)
+    y[3, t] = cuda.lanemask_lt()
+    y[4, t] = cuda.all_sync(0xFFFFFFFF, x[t] < 100)
+    if t % 2 == 0:
+        y[5, t] = cuda.activemask()
+
+
+@pytest.mark.parametrize("n", [32, 40, 64])
+def test_warps_also_when_the_last_is_not_full(n):
+    x, y = np.arange(n) % 3, np.zeros((6, n), np.uint32)
+    cpu.run(_warps, 1, n, x, y)
+    for t in range(n):
+        lanes = range(t // 32 * 32, min(t // 32 * 32 + 32, n))
+        there = sum(1 << (u % 32) for u in lanes)
+        even = sum(1 << (u % 32) for u in lanes if u % 2 == 0)
+        same = sum(1 << (u % 32) for u in lanes if x[u] == x[t])
+        expected = [same, there, 1, (1 << t % 32) - 1, 1, even if t % 2 == 0 else 0]
+        assert y[:, t].tolist() == expected
+
+
+@cuda.jit
+def _libm(x, y):
+    i = cuda.threadIdx.x
+    y[0, i] = cuda.cbrt(x[i])
+    y[1, i], y[2, i] = math.modf(x[i])
+    y[3, i] = math.fmod(x[i], float32(0.75))
+    y[4, i] = math.remainder(x[i], float32(0.75))
+    y[5, i] = math.nextafter(x[i], float32(9))
+
+
+def test_more_of_math():
+    x = np.array([-8.5, -0.25, 0.0, 1.0, 27.0, math.inf], np.float32)
+    y = np.empty((6, 6), np.float32)
+    cpu.run(_libm, 1, 6, x, y)
+    np.testing.assert_allclose(y[0], np.cbrt(x), rtol=1e-6)
+    np.testing.assert_array_equal(y[1:3], np.modf(x))
+    assert np.signbit(y[1:3]).tolist() == np.signbit(np.modf(x)).tolist()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(y[3], np.fmod(x, np.float32(0.75)))
+    np.testing.assert_array_equal(y[4, :-1], [math.remainder(v, 0.75) for v in x[:-1].tolist()])
+    np.testing.assert_array_equal(y[5], np.nextafter(x, np.float32(9)))
+
+
+@cuda.jit
+def _loops_over_a_number(y):
+    for x in y[0]:
+        y[0] = x
+
+
+def test_loop_over_what_has_no_elements():
+    with pytest.raises(KernelError, match="_loops_over_a_number"):
+        cpu.run(_loops_over_a_number, 1, 1, np.zeros(1))
