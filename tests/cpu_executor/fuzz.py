@@ -28,7 +28,11 @@ def module_of(text: str, filename: str) -> dict[str, Any]:
     return namespace
 
 
-OPTIONS = (cpu.Options(), cpu.Options(reverse=True), cpu.Options(poison=True, check_barriers=True))
+OPTIONS = (
+    cpu.Options(),
+    cpu.Options(reverse=True),
+    cpu.Options(poison=True, check_barriers=True, check_bounds=True),
+)
 
 
 def check(seed: int, ways: Sequence[cpu.Options] = OPTIONS) -> str:

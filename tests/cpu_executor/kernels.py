@@ -453,6 +453,27 @@ def large_local(x, y):
     y[t] = s
 
 
+@cuda.jit(device=True)
+def next_of(v, i):
+    return v[i + 1]
+
+
+@cuda.jit
+def one_too_far(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = next_of(x, i)
+
+
+@cuda.jit
+def before_the_start(x):
+    s = cuda.shared.array((2, 32), float32)
+    t = cuda.threadIdx.x
+    s[1, t] = x[cuda.blockIdx.x, t]
+    cuda.syncthreads()
+    x[cuda.blockIdx.x, t] = s[1, t - 33]
+
+
 @cuda.jit
 def raises(x):
     if x[cuda.threadIdx.x] > 2:

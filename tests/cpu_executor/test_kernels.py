@@ -251,6 +251,27 @@ def test_divergent_barrier_is_found(rng):
         cpu.run(kernels.divergent, 1, 64, normal(rng, 64), options=cpu.Options(check_barriers=True))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "arrays", "says"),
+    [
+        (
+            kernels.one_too_far,
+            (np.zeros(100, np.float32), np.zeros(100, np.float32)),
+            r"kernel one_too_far: index 100 is out of bounds for axis 0 of x, which has 100 "
+            r"elements, in block \(3, 0, 0\), thread 3 \(in `return v\[i \+ 1\]`, .*kernels.py:\d+\)",
+        ),
+        (
+            kernels.before_the_start,
+            (np.zeros((4, 32), np.float32),),
+            r"index -33 is out of bounds for axis 1 of s, .* in block \(0, 0, 0\), thread 0 ",
+        ),
+    ],
+)
+def test_index_out_of_bounds_is_found(kernel, arrays, says):
+    with pytest.raises(KernelError, match=says):
+        cpu.run(kernel, 4, 32, *arrays, options=cpu.Options(check_bounds=True))
+
+
 def test_what_a_kernel_raises():
     x = np.arange(4.0)
     with pytest.raises(KernelError, match=r"kernel raises: raised ValueError\('too large'\)"):

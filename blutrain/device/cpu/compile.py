@@ -112,4 +112,5 @@ def _compile(
         return _compile(kernel, block, kinds, options, assume=False)
 
     serial, scratch_bytes = program.has_global_atomics, emitter.scratch_bytes
-    return CompiledKernel(where, text, code, serial, scratch_bytes, without_assumption)
+    sites = emitter.checks.sites
+    return CompiledKernel(where, text, code, serial, scratch_bytes, sites, without_assumption)

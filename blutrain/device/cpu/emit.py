@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numba import types
 
 from blutrain.device.cpu import intrinsics
+from blutrain.device.cpu.bounds import Checks, checked
 from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.intrinsics import (
     argument,
@@ -56,12 +57,14 @@ class Options:
         reverse: run the threads of a block from the last to the first.
         poison: fill shared and carried float arrays with NaN before each block.
         check_barriers: raise when only some threads of a block reach a barrier.
+        check_bounds: raise when an index is out of bounds; names array, block and thread.
         reassociate: let LLVM reorder floating-point sums (as `fastmath` does).
     """
 
     reverse: bool = False
     poison: bool = False
     check_barriers: bool = False
+    check_bounds: bool = False
     reassociate: bool = False
 
 
@@ -103,6 +106,7 @@ class Emitter:
     Attributes:
         objects: what the text's free names mean, beside the program's own objects.
         scratch_bytes: memory that the program needs beyond the stack.
+        checks: where the bounds checks are.
     """
 
     def __init__(
@@ -120,6 +124,8 @@ class Emitter:
             "_minimum": minimum, "_ballot": ballot, "_match": match, "_unsigned": unsigned,
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
+        self.checks = Checks()
+        self.objects["_checked"] = checked
         self.lines: list[str] = []
         self.origins: dict[int, tuple[Source, int]] = {}
         self.scratch_bytes = 0
@@ -150,7 +156,10 @@ class Emitter:
         return self.origins[max(before)] if before else None
 
     def _indexed(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [self.facts.unsigned_indices(clone(s)) for s in body]  # type: ignore[misc]
+        copies = [self.facts.unsigned_indices(clone(s)) for s in body]
+        if self.options.check_bounds:
+            return self.checks.statements(copies, in_thread=False)  # type: ignore[arg-type]
+        return copies  # type: ignore[return-value]
 
     # The two programs ---------------------------------------------------------------------------
 
@@ -293,6 +302,8 @@ class Emitter:
         if not self.options.reverse:
             body, bound = self.facts.clip(body, self._places())
         body = [self.facts.unsigned_indices(s) for s in body]  # type: ignore[misc]
+        if self.options.check_bounds:
+            body = self.checks.statements(body, in_thread=True)
         depth = self._threads(depth, bound, reads(body) | _all_reads(needed, values))
         for v in needed:
             self._line(depth, f"{v} = {text_of(values[v])}")

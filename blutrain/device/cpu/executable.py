@@ -8,11 +8,11 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from blutrain.device.cpu import native
+from blutrain.device.cpu import bounds, native
 from blutrain.errors import KernelError, message
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 8))
@@ -73,10 +73,11 @@ class CompiledKernel:
         code: tuple[str, bytes],
         serial: bool,
         scratch_bytes: int,
+        sites: Sequence[tuple[str, Any]],
         without_assumption: Callable[[], CompiledKernel],
     ) -> None:
         self.name, self.source, self.serial = name, source, serial
-        self.scratch_bytes = scratch_bytes
+        self.scratch_bytes, self._sites = scratch_bytes, sites
         self._without_assumption = without_assumption
         self._general: CompiledKernel | None = None
         address, self._library = native.load(*code, name)
@@ -140,7 +141,8 @@ class CompiledKernel:
         Returns:
             Seconds of this thread's own, however busy the machine is.
         """
-        outcome = (ctypes.c_void_p * 2)()  # Numba's places for a result and an exception
+        # Numba's places for a result and an exception, then the report of a bounds check.
+        outcome = (ctypes.c_int64 * (bounds.FIRST + len(bounds.REPORT)))()
         where = ctypes.addressof(outcome)
         scratch = 0
         if self.scratch_bytes:
@@ -151,10 +153,10 @@ class CompiledKernel:
             where, where + _POINTER, first, last, *grid, shared_bytes, scratch, slots
         )
         if status:
-            self._fail(outcome[1])
+            self._fail(outcome[1], outcome[bounds.FIRST :], grid)
         return time.thread_time() - began
 
-    def _fail(self, exception: int | None) -> None:
+    def _fail(self, exception: int, report: Sequence[int], grid: tuple[int, int, int]) -> None:
         """Raise what the kernel raised as a KernelError."""
         what: Any = "raised an exception"
         if exception:
@@ -164,6 +166,10 @@ class CompiledKernel:
                 kind, arguments, *_ = pickle.loads(ctypes.string_at(data, size))
                 if kind is NegativeArgument:
                     raise NegativeArgument
+                if kind is bounds.OutOfBounds:
+                    raise KernelError(
+                        message(f"kernel {self.name}", bounds.describe(report, self._sites, grid))
+                    )
                 what = f"raised {getattr(kind, '__name__', kind)}"
                 if arguments:
                     what += f"({', '.join(map(repr, arguments))})"

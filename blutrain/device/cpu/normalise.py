@@ -103,7 +103,7 @@ class Normaliser(ast.NodeTransformer):
             for m in made:
                 ast.copy_location(m, s)
             for m in [*out[mark:], *made]:
-                if not hasattr(m, "origin") and getattr(s, "lineno", 0):
+                if not hasattr(m, "origin") and hasattr(s, "lineno"):
                     m.origin = (self.source, s.lineno)  # type: ignore[attr-defined]
             for m in made:
                 loop = isinstance(m, LOOPS) and meets(m)

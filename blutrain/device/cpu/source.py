@@ -95,9 +95,12 @@ class Source:
             node: where in the source.
             wrong: what is wrong and, after a semicolon, what to do.
         """
-        line = self.first_line + getattr(node, "lineno", 1) - 1
-        code = self.function.__code__
-        raise KernelError(f"kernel {self.function.__name__} ({code.co_filename}:{line}): {wrong}")
+        where = self.place(getattr(node, "lineno", 1))
+        raise KernelError(f"kernel {self.function.__name__} ({where}): {wrong}")
+
+    def place(self, line: int) -> str:
+        """File and line in it, for a line of this source (the first is 1)."""
+        return f"{self.function.__code__.co_filename}:{self.first_line + line - 1}"
 
     def with_constants(self, values: Mapping[str, Any]) -> Source:
         """The same function with some of its parameters taken for globals of these values."""
