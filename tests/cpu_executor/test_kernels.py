@@ -258,7 +258,8 @@ def test_divergent_barrier_is_found(rng):
             kernels.one_too_far,
             (np.zeros(100, np.float32), np.zeros(100, np.float32)),
             r"kernel one_too_far: index 100 is out of bounds for axis 0 of x, which has 100 "
-            r"elements, in block \(3, 0, 0\), thread 3 \(in `return v\[i \+ 1\]`, .*kernels.py:\d+\)",
+            r"elements, in block \(3, 0, 0\), thread 3 "
+            r"\(in `return v\[i \+ 1\]`, .*kernels.py:\d+\)",
         ),
         (
             kernels.before_the_start,
