@@ -11,14 +11,6 @@ X = np.zeros(64, np.float32)
 
 
 @cuda.jit
-def loop_else(x):
-    for i in range(3):
-        x[i] = 1
-    else:
-        x[0] = 2
-
-
-@cuda.jit
 def unknown_cuda_name(x):
     x[0] = cuda.vectorized_nonsense(1)
 
@@ -81,7 +73,6 @@ def fine(x):
 
 
 CASES = {
-    loop_else: r"kernel loop_else \(.*test_errors.py:\d+\): a loop's else cannot be in a kernel",
     unknown_cuda_name: r"kernel unknown_cuda_name \(.*:\d+\): cuda.vectorized_nonsense has no",
     cluster: r"kernel cluster \(.*:\d+\): cuda.cg.* has no meaning on the CPU",
     variable_shape: r"the shape of a shared or local array must be a constant, got n; use a global",

@@ -1,11 +1,13 @@
 """What kernels may say beyond blutrain's own: records, tuples, loops over arrays, float16, ..."""
 
 import collections
+import enum
 import math
 
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from numba.np.numpy_support import from_dtype
 from numba.types import float16
 
 from blutrain.device import cpu
@@ -13,6 +15,7 @@ from blutrain.errors import KernelError
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
 PARTICLE = np.dtype([("mass", np.float32), ("steps", np.int32)])
+_PARTICLE = from_dtype(PARTICLE)
 
 
 @cuda.jit(device=True)
@@ -183,6 +186,127 @@ def test_more_of_math():
         np.testing.assert_array_equal(y[3], np.fmod(x, np.float32(0.75)))
     np.testing.assert_array_equal(y[4, :-1], [math.remainder(v, 0.75) for v in x[:-1].tolist()])
     np.testing.assert_array_equal(y[5], np.nextafter(x, np.float32(9)))
+
+
+@cuda.jit
+def _else(x, y):
+    t = cuda.threadIdx.x
+    for i in range(4):
+        if x[i] == t:
+            y[t] = i
+            break
+    else:
+        y[t] = -1
+    cuda.syncthreads()
+    k = 0
+    while k < t:
+        k += 1
+        cuda.syncthreads()
+        if y[k] > 100:
+            break
+    else:
+        y[t] += 10
+
+
+def test_else_of_a_loop():
+    y = np.zeros(6, np.int64)
+    cpu.run(_else, 1, 6, np.array([3, 5, 0, 9]), y)
+    assert y.tolist() == [12, 9, 9, 10, 9, 11]
+
+
+@cuda.jit
+def _windows(y):
+    n = 8
+    s = cuda.shared.array((4, n), int32)
+    t = cuda.threadIdx.x
+    row = s[t // n, :]
+    row[t % n] = t
+    cuda.syncthreads()
+    backwards = row[::-1]
+    y[t] = backwards[t % n]
+
+
+def test_windows_across_a_barrier():
+    y = np.zeros(32, np.int64)
+    cpu.run(_windows, 1, 32, y)
+    assert (y == np.arange(32).reshape(4, 8)[:, ::-1].ravel()).all()
+
+
+@cuda.jit
+def _shared_records(r, y):
+    s = cuda.shared.array(8, _PARTICLE)
+    t = cuda.threadIdx.x
+    s[t].mass = r[t].mass
+    s[t].steps = t
+    cuda.syncthreads()
+    y[t] = s[7 - t].mass + s[t].steps
+
+
+def test_records_in_shared_memory():
+    r, y = np.zeros(8, PARTICLE), np.zeros(8)
+    r["mass"] = 10 * np.arange(8)
+    cpu.run(_shared_records, 1, 8, r, y)
+    assert (y == 70 - 9 * np.arange(8)).all()
+
+
+_twice = cuda.jit(device=True)(lambda x: 2 * x)
+
+
+@cuda.jit
+def _calls_lambda(y):
+    y[0] = _twice(y[0])
+    for k, v in enumerate((0.5, 1.5)):
+        y[0] += k * v
+    for k, v in enumerate(range(9, 3, -2)):
+        y[0] += 100 * k * v
+
+
+def test_lambdas_and_loops_over_tuples_and_ranges():
+    y = np.ones(1)
+    cpu.run(_calls_lambda, 1, 1, y)
+    assert y[0] == 3.5 + 100 * (7 + 2 * 5)
+
+
+class Colour(enum.IntEnum):
+    RED = 3
+    BLUE = 4
+
+
+@cuda.jit
+def _enums(c, y):
+    if c == Colour.BLUE:
+        y[0] = int32(c) + 1
+
+
+def test_enums():
+    y = np.zeros(1, np.int32)
+    cpu.run(_enums, 1, 1, Colour.BLUE, y)
+    assert y[0] == 5
+
+
+@cuda.jit
+def _raises(x):
+    if x[0] > 0:
+        raise ValueError("too large")
+
+
+def test_what_a_kernel_raised_is_the_cause():
+    with pytest.raises(KernelError, match="too large") as caught:
+        cpu.run(_raises, 1, 1, np.ones(1))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@cuda.jit
+def _extremes(x, y):
+    cuda.atomic.max(y, 0, x[0])
+    cuda.atomic.nanmax(y, 1, x[0])
+
+
+def test_a_nan_stays_in_max_and_goes_in_nanmax():
+    y = np.full(2, np.nan)
+    cpu.run(_extremes, 1, 1, np.ones(1), y)
+    assert np.isnan(y[0])
+    assert y[1] == 1
 
 
 @cuda.jit

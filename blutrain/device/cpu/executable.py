@@ -159,6 +159,7 @@ class CompiledKernel:
     def _fail(self, exception: int, report: Sequence[int], grid: tuple[int, int, int]) -> None:
         """Raise what the kernel raised as a KernelError."""
         what: Any = "raised an exception"
+        cause: BaseException | None = None
         if exception:
             data = ctypes.cast(exception, ctypes.POINTER(ctypes.c_void_p))[0]
             size = ctypes.c_int32.from_address(exception + _POINTER).value
@@ -170,7 +171,8 @@ class CompiledKernel:
                     raise KernelError(
                         message(f"kernel {self.name}", bounds.describe(report, self._sites, grid))
                     )
+                cause = kind(*arguments or ())
                 what = f"raised {getattr(kind, '__name__', kind)}"
                 if arguments:
                     what += f"({', '.join(map(repr, arguments))})"
-        raise KernelError(message(f"kernel {self.name}", what))
+        raise KernelError(message(f"kernel {self.name}", what)) from cause

@@ -254,14 +254,14 @@ def _by_kind(
     return update
 
 
-def _extreme(order: str) -> Callable[[Any, types.Type, Any, Any], Any]:
+def _extreme(order: str, replace_nan: bool = False) -> Callable[[Any, types.Type, Any, Any], Any]:
     """Keep the larger (">") or smaller ("<") value; a NaN never replaces a number."""
 
     def update(builder: Any, dtype: types.Type, old: Any, value: Any) -> Any:
         if isinstance(dtype, types.Float):
             better = builder.fcmp_ordered(order, value, old)
-            old_is_nan = builder.fcmp_unordered("uno", old, old)
-            better = builder.or_(better, old_is_nan)
+            if replace_nan:
+                better = builder.or_(better, builder.fcmp_unordered("uno", old, old))
         elif dtype.signed:
             better = builder.icmp_signed(order, value, old)
         else:
@@ -310,8 +310,8 @@ ATOMICS: dict[str, Any] = {
     "sub": _atomic("sub", _by_kind("fsub", "sub", "sub")),
     "max": _atomic("max", _extreme(">")),
     "min": _atomic("min", _extreme("<")),
-    "nanmax": _atomic("nanmax", _extreme(">")),
-    "nanmin": _atomic("nanmin", _extreme("<")),
+    "nanmax": _atomic("nanmax", _extreme(">", replace_nan=True)),
+    "nanmin": _atomic("nanmin", _extreme("<", replace_nan=True)),
     "and_": _atomic("and", _by_kind("", "and_", "and_")),
     "or_": _atomic("or", _by_kind("", "or_", "or_")),
     "xor": _atomic("xor", _by_kind("", "xor", "xor")),

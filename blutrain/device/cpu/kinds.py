@@ -44,6 +44,9 @@ class TypingError(Exception):
         self.node, self.why = node, why
 
 
+_CONVERTIBLE = (types.Number, types.Boolean, types.IntEnumMember)
+
+
 def is_number(kind: Any) -> bool:
     """Whether a type is that of a number or a bool."""
     return isinstance(kind, types.Number | types.Boolean)
@@ -327,7 +330,7 @@ class Kinds:
         if isinstance(function, types.BoundFunction):
             return self._result(node, function, *kinds)
         if isinstance(function, types.Type):
-            if len(kinds) != 1 or not is_number(kinds[0]):
+            if len(kinds) != 1 or not isinstance(kinds[0], _CONVERTIBLE):
                 raise TypingError(node, f"{ast.unparse(node)} does not convert a number")
             return function
         if is_intrinsic(function):

@@ -19,8 +19,9 @@ from numba import types
 
 from blutrain.device.cpu import vocabulary
 from blutrain.device.cpu.program import Program, memory
-from blutrain.device.cpu.returns import without_jumps, without_returns
+from blutrain.device.cpu.returns import without_else, without_jumps, without_returns
 from blutrain.device.cpu.source import Source, is_device_function, literal, source_of
+from blutrain.device.cpu.strips import range_arguments
 from blutrain.device.cpu.syntax import (
     LOOPS,
     assign,
@@ -121,7 +122,7 @@ class Normaliser(ast.NodeTransformer):
         if not isinstance(s, _PLAIN):
             self.source.fail(s, f"a {type(s).__name__} statement cannot be in a kernel; rewrite it")
         if isinstance(s, LOOPS) and s.orelse:
-            self.source.fail(s, "a loop's else cannot be in a kernel; set a flag instead")
+            return self.statements(without_else(s, self.program))
         if isinstance(s, ast.If):
             test = self.visit(s.test)
             return [ast.If(test, self._block(s.body), self.statements(s.orelse))]
@@ -145,10 +146,9 @@ class Normaliser(ast.NodeTransformer):
     def _for_each(self, s: ast.For) -> list[ast.stmt]:
         """`for x in a`, also of an enumerate or zip: a loop over a's indices."""
         index = self.program.fresh("_i")
-        item, sources = self._item(s.iter, index)
-        lengths = [f"len({source})" for source in sources]
+        item, lengths = self._item(s.iter, index)
         stop = lengths[0] if len(lengths) == 1 else f"min({', '.join(lengths)})"
-        if not sources:
+        if not lengths:
             self.source.fail(s, "a loop in a kernel must be over range(...) or an array or tuple")
         outer, self.before = self.before, []
         take = self._bind(s.target, item)
@@ -158,24 +158,31 @@ class Normaliser(ast.NodeTransformer):
         return [ast.For(head, call("range", self.visit(expression(stop))), body, [], lineno=0)]
 
     def _item(self, iterable: ast.expr, index: str) -> tuple[ast.expr, list[str]]:
-        """What an iterable gives at an index, and the names of what is gone over."""
+        """What an iterable gives at an index, and how many there are: the least of these."""
         if called(iterable) == "zip":
             pairs = [self._item(a, index) for a in iterable.args]  # type: ignore[attr-defined]
             return ast.Tuple([e for e, _ in pairs], ast.Load()), [n for _, ns in pairs for n in ns]
         if called(iterable) == "enumerate":
-            inner, sources = self._item(iterable.args[0], index)  # type: ignore[attr-defined]
+            inner, lengths = self._item(iterable.args[0], index)  # type: ignore[attr-defined]
             start = iterable.args[1:]  # type: ignore[attr-defined]
             start += [k.value for k in iterable.keywords]  # type: ignore[attr-defined]
             count: ast.expr = name(index)
             if start:
                 count = ast.BinOp(count, ast.Add(), self._hold(self.visit(start[0])))
-            return ast.Tuple([count, inner], ast.Load()), sources
+            return ast.Tuple([count, inner], ast.Load()), lengths
+        if called(iterable) == "range":
+            bounds = range_arguments(iterable.args)  # type: ignore[attr-defined]
+            first, last, by = (text_of(self._hold(self.visit(b))) for b in bounds)
+            span = f"{last} - {first} + {by} - (1 if {by} > 0 else -1)"
+            turns = self._hold(self.visit(expression(f"max(0, ({span}) // {by})")))
+            return expression(f"{first} + {index} * {by}"), [text_of(turns)]
         held = self.visit(iterable)
-        if not isinstance(held, ast.Name):
-            held = self._hold(held)
-        if not isinstance(held, ast.Name):
+        if isinstance(held, ast.Constant):
             return held, []
-        return ast.Subscript(held, name(index), ast.Load()), [held.id]
+        if not isinstance(held, ast.Name):
+            self.before.append(assign(self.program.fresh("_h"), held))
+            held = name(self.before[-1].targets[0].id)  # type: ignore[attr-defined]
+        return ast.Subscript(held, name(index), ast.Load()), [f"len({held.id})"]
 
     def _while(self, s: ast.While) -> list[ast.stmt]:
         test = self.visit(s.test)

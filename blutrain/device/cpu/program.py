@@ -37,6 +37,8 @@ class Memory:
         """Size in bytes."""
         if self.is_half:
             return 2 * int(np.prod(self.shape, dtype=np.int64))
+        if isinstance(self.dtype, types.Record):
+            return int(np.prod(self.shape, dtype=np.int64)) * int(self.dtype.size)
         itemsize = 1 if self.dtype is types.boolean else self.dtype.bitwidth // 8
         return int(np.prod(self.shape, dtype=np.int64)) * itemsize
 
@@ -117,7 +119,7 @@ def memory(source: Source, node: Any) -> Memory:
     dtype = source.constant(arguments[1], "the dtype of a shared or local array")
     if not isinstance(dtype, types.Type):
         dtype = numba.from_dtype(np.dtype(dtype))
-    if not isinstance(dtype, types.Number | types.Boolean):
+    if not isinstance(dtype, types.Number | types.Boolean | types.Record):
         source.fail(node, f"the dtype of an array must be a number type, got {dtype}")
     extents = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
     return Memory(extents, dtype)

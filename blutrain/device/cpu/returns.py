@@ -144,6 +144,26 @@ class _ReturnFlag(ast.NodeTransformer):
         return [*out, ast.Break()] if self.depth else out
 
 
+def without_else(loop: ast.stmt, program: Program) -> list[ast.stmt]:
+    """The loop, and its else as a test of a flag that its breaks set."""
+    assert isinstance(loop, LOOPS)
+    broken = program.fresh("_broken")
+    after, loop.orelse = loop.orelse, []
+    loop.body = [_set_before_break(s, broken) for s in loop.body]
+    clear = ast.copy_location(assign(broken, ast.Constant(False)), loop)
+    return [clear, loop, ast.copy_location(ast.If(negation(name(broken)), after, []), loop)]
+
+
+def _set_before_break(s: ast.stmt, broken: str) -> ast.stmt:
+    if isinstance(s, ast.Break):
+        both: list[ast.stmt] = [assign(broken, ast.Constant(True)), s]
+        return ast.copy_location(ast.If(ast.Constant(True), both, []), s)
+    if isinstance(s, ast.If):
+        s.body = [_set_before_break(t, broken) for t in s.body]
+        s.orelse = [_set_before_break(t, broken) for t in s.orelse]
+    return s
+
+
 def without_jumps(loop: ast.stmt, program: Program) -> list[ast.stmt]:
     """The loop with its break and continue as flags that guard what follows them."""
     assert isinstance(loop, LOOPS)

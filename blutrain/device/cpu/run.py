@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import typeof, types
 from numba.np.numpy_support import from_dtype
 
 from blutrain.device import arguments as packing
@@ -92,6 +93,8 @@ def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
         named = type(argument) if hasattr(argument, "_fields") else None
         kind = types.BaseTuple.from_types([k for k, _ in parts], named)
         return kind, np.concatenate([np.zeros(0, np.int64), *(slots for _, slots in parts)])
+    if isinstance(argument, enum.Enum):
+        return typeof(argument), _pack(where, argument.value)[1]
     if isinstance(argument, np.float16):
         return _pack(where, np.float32(argument))
     if isinstance(argument, np.void):

@@ -74,11 +74,18 @@ class Source:
                     "define it in a file (or in a notebook cell), not through exec or a REPL",
                 )
             ) from None  # fmt: skip
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        found = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+        try:
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except SyntaxError:  # a lambda on a line of a longer expression
+            tree = ast.Module([], [])
+        found = next((n for n in walk(tree) if isinstance(n, ast.FunctionDef)), None)
+        lambdas = [n for n in walk(tree) if isinstance(n, ast.Lambda)]
+        if found is None and len(lambdas) == 1:
+            result = ast.copy_location(ast.Return(lambdas[0].body), lambdas[0].body)
+            found = ast.FunctionDef("_lambda", lambdas[0].args, [result], [], lineno=1)
         self.first_line, self.lines = first, lines
         if found is None:
-            self.fail(None, "a kernel must be written with def, got a lambda")
+            self.fail(None, "a kernel must be written with def, got a lambda among others")
         self.node = found
         self.parameters = [a.arg for a in found.args.posonlyargs + found.args.args]
         if found.args.vararg or found.args.kwarg or found.args.kwonlyargs:
@@ -163,11 +170,28 @@ class Source:
         """The value of an expression of literals, globals and closure variables."""
         try:
             expression = ast.Expression(ast.fix_missing_locations(clone(node)))  # type: ignore[arg-type]
-            if any(isinstance(n, ast.Name) and n.id in self.locals for n in walk(node)):
+            fixed = self._literals()
+            unknown = self.locals - fixed.keys()
+            if any(isinstance(n, ast.Name) and n.id in unknown for n in walk(node)):
                 raise NameError
-            return eval(compile(expression, "<constant>", "eval"), {}, self.environment)
+            known = self.environment.new_child(fixed)
+            return eval(compile(expression, "<constant>", "eval"), {}, known)
         except NameError:
             self.fail(node, f"{what} must be a constant, got {ast.unparse(node)}; use a global")
+
+    def _literals(self) -> dict[str, Any]:
+        """The local names that are assigned once, a literal."""
+        nodes = list(walk(self.node))
+        stores = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        return {
+            s.targets[0].id: s.value.value
+            for s in nodes
+            if isinstance(s, ast.Assign)
+            and isinstance(s.targets[0], ast.Name)
+            and isinstance(s.value, ast.Constant)
+            and s.targets[0].id not in self.parameters
+            and stores.count(s.targets[0].id) == 1
+        }
 
 
 def literal(value: Any) -> str:

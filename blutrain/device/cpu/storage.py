@@ -166,6 +166,7 @@ def place(
 
     fixed, loop_variables = _uniform_names(builder.tree)
     stable = (set(parameters) - uniform.assigned) | fixed | THREAD_NAMES | BLOCK_NAMES
+    stable |= program.shared.keys()
     changed = True
     while changed:
         changed = False
@@ -199,12 +200,21 @@ def _recomputable(v: str, stores: list[tuple[int, ast.stmt]], program: Program) 
     s = stores[0][1]
     if not (isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)):
         return None
-    if s.targets[0].id != v or loads_memory(s.value):
+    if s.targets[0].id != v or (loads_memory(s.value) and not _is_window(s.value)):
         return None
     for n in walk(s.value):
         if isinstance(n, ast.Call) and not (is_pure(n, program) and _is_cheap(n)):
             return None
     return s.value
+
+
+def _is_window(value: ast.expr) -> bool:
+    """Whether a value is a part of an array, `a[i, :]`: finding it reads no memory."""
+    if not (isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name)):
+        return False
+    index = value.slice
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return any(isinstance(p, ast.Slice) for p in parts) and not loads_memory(index)
 
 
 def _is_cheap(call: ast.Call) -> bool:

@@ -124,19 +124,12 @@ class Values:
 
     def _slice(self, node: ast.Slice) -> Any:
         kind = self.kind(node)
-        parts = [p for p in (node.lower, node.upper, node.step) if p is not None]
-        if len(parts) < 2 or node.lower is None:
-            missing = types.none
-            given = [missing if p is None else types.int64 for p in (node.lower, node.upper)]
-            values = [
-                self.context.get_dummy_value() if p is None else self.as_kind(p, types.int64)
-                for p in (node.lower, node.upper)
-            ]
-        else:
-            given, values = (
-                [types.int64] * len(parts),
-                [self.as_kind(p, types.int64) for p in parts],
-            )
+        parts = (node.lower, node.upper) + (() if node.step is None else (node.step,))
+        given = [types.none if p is None else types.int64 for p in parts]
+        values = [
+            self.context.get_dummy_value() if p is None else self.as_kind(p, types.int64)
+            for p in parts
+        ]
         signature = resolve(slice, tuple(given), node)
         assert signature.return_type == kind
         return self.apply(slice, signature, given, values)
