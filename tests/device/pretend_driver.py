@@ -27,14 +27,16 @@ class PretendDriver:
         self.log = b""
         self.modules: list[tuple[bytes, dict[int, int]]] = []
         self.alive = 0  # streams and events
+        self.refused = 0  # calls without a context
 
     def __getitem__(self, name: str):
         return getattr(self, name)
 
     def _needs_context(self) -> int:
-        if not self.initialised:
-            return NOT_INITIALIZED
-        return 0 if getattr(self.thread, "context", None) == CONTEXT else INVALID_CONTEXT
+        if self.initialised and getattr(self.thread, "context", None) == CONTEXT:
+            return 0
+        self.refused += 1
+        return INVALID_CONTEXT if self.initialised else NOT_INITIALIZED
 
     # The driver and the device
 

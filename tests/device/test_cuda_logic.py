@@ -23,6 +23,7 @@ def pretend(monkeypatch, tmp_path):
     fake = PretendDriver()
     cached = [driver.context, driver.properties, loading.load_kernel]
     monkeypatch.setattr(driver, "library", lambda: fake)
+    monkeypatch.setattr(driver, "threads", type(driver.threads)())
     monkeypatch.setenv("BLUTRAIN_CACHE", str(tmp_path))
     for function in cached:
         function.cache_clear()
@@ -64,6 +65,18 @@ def test_the_first_call_of_a_thread_gives_it_the_context(pretend):
     thread.start()
     thread.join()
     assert len(pretend.launches) == 1
+    # A checker such as compute-sanitizer reports even a call that is made again.
+    assert pretend.refused == 0
+
+
+def test_a_context_that_another_library_took_away_is_entered_again(pretend):
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 1, 1))
+    pretend.cuCtxSetCurrent(0)
+    driver.synchronize()
+    pretend.cuCtxSetCurrent(0)
+    start((1, 1, 1), 0, 0, example())
+    assert len(pretend.launches) == 1
+    assert pretend.refused > 0
 
 
 def test_properties(pretend):

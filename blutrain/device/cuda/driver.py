@@ -4,8 +4,7 @@ Straight from `libcuda.so.1` by ctypes: the functions used here have kept their 
 CUDA 11, one call costs about a microsecond, and Python's lock is released during it.
 
 The context is the device's primary one, which Numba, PyTorch and the CUDA runtime use too, so
-memory, streams and events can be passed between them. A thread that has no context yet gets it on
-its first call.
+memory, streams and events can be passed between them. A thread gets it before its first call.
 """
 
 from __future__ import annotations
@@ -77,6 +76,19 @@ _lock = threading.Lock()
 _device = 0
 
 
+class _Threads(threading.local):
+    """What each thread knows by itself.
+
+    Attributes:
+        has_context: the thread was given the primary context.
+    """
+
+    has_context = False
+
+
+threads = _Threads()
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """The driver's library with the prototypes of all functions that are used.
@@ -110,6 +122,7 @@ def context() -> int:
 def enter_context() -> None:
     """Make the primary context that of the calling thread."""
     check(library().cuCtxSetCurrent(context()), "cuCtxSetCurrent")
+    threads.has_context = True
 
 
 def failure(status: int, where: str) -> DeviceError:
@@ -132,8 +145,10 @@ def check(status: int, where: str) -> None:
 def try_call(name: str, *arguments: Any) -> int:
     """Call a function of the driver in the primary context and return its status."""
     function = getattr(library(), name)
+    if not threads.has_context:
+        enter_context()
     status: int = function(*arguments)
-    if status in (INVALID_CONTEXT, NOT_INITIALIZED):
+    if status in (INVALID_CONTEXT, NOT_INITIALIZED):  # another library took the context away
         enter_context()
         status = function(*arguments)
     return status
