@@ -11,6 +11,7 @@ the process. The statistics have PyTorch's names and meanings.
 from __future__ import annotations
 
 from blutrain.device.target import TARGET
+from blutrain.errors import DeviceError, message
 from blutrain.memory.allocator import CachingAllocator
 from blutrain.memory.backend import Backend, HostBackend
 from blutrain.memory.block import Block
@@ -28,6 +29,7 @@ __all__ = [
     "memory_stats",
     "memory_summary",
     "reset_peak_memory_stats",
+    "set_memory_fraction",
     "set_memory_limit",
 ]
 
@@ -113,3 +115,22 @@ def set_memory_limit(nbytes: int | None) -> None:
         DeviceError: the limit is not positive.
     """
     _allocator.set_limit(nbytes)
+
+
+def set_memory_fraction(fraction: float) -> None:
+    """Let blutrain take at most this share of the device's memory; 1 is all of it.
+
+    Args:
+        fraction: above 0, at most 1.
+
+    Raises:
+        DeviceError: the fraction is outside that range.
+
+    Example:
+        >>> set_memory_fraction(0.5)
+        >>> set_memory_limit(None)
+    """
+    if not 0 < fraction <= 1:
+        wrong = "the fraction must be above 0 and at most 1"
+        raise DeviceError(message("set_memory_fraction", wrong, fraction))
+    _allocator.set_limit(max(1, int(fraction * _allocator.device_total())))

@@ -186,9 +186,13 @@ class CachingAllocator:
             self._stats.peak_allocated = self._stats.allocated
             self._stats.peak_reserved = self._stats.reserved
 
+    def device_total(self) -> int:
+        """Bytes of memory of the device, whatever the limit is."""
+        return self._backend.total()
+
     def total(self) -> int:
         """Bytes of memory that can be had at most: the device's, or the limit if that is less."""
-        total = self._backend.total()
+        total = self.device_total()
         return total if self._limit is None else min(total, self._limit)
 
     def chunks(self) -> list[Chunk]:

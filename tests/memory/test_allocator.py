@@ -272,3 +272,17 @@ def test_the_public_functions_agree_with_each_other():
     memory.empty_cache()
     memory.set_memory_limit(1 << 40)
     memory.set_memory_limit(None)
+
+
+def test_a_fraction_of_the_device_is_a_limit():
+    allocator = memory._allocator
+    try:
+        memory.set_memory_fraction(0.25)
+        assert allocator.total() == allocator.device_total() // 4
+        memory.set_memory_fraction(1)
+        assert allocator.total() == allocator.device_total()
+    finally:
+        memory.set_memory_limit(None)
+    for wrong in (0, -0.5, 1.5, float("nan")):
+        with pytest.raises(DeviceError, match="set_memory_fraction: the fraction must be above 0"):
+            memory.set_memory_fraction(wrong)
