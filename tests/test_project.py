@@ -30,6 +30,7 @@ LAYERS = [
     {"ops"},
     {"nn", "optim"},
     {"models", "data", "io"},
+    {"doctor", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What only the two folders that compile and launch kernels may import.
