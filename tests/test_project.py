@@ -59,7 +59,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_every_module_belongs_to_a_layer() -> None:
-    assert {layer(p) for p in modules()} - {""} == set(LEVEL)
+    assert {layer(p) for p in modules()} - {""} <= set(LEVEL)
 
 
 def test_imports_point_one_way() -> None:
