@@ -1,8 +1,10 @@
 """What LLVM's loop passes are told about the loops of a program.
 
 A loop over threads is parallel by CUDA's own rules: between two barriers no thread may touch what
-another writes. Told so, LLVM vectorises it without proving it. Arrays of which a thread has one of
-its own in CUDA, and all threads one after another share one here, are the exception.
+another writes. Told so, LLVM vectorises it without proving it. There are two exceptions. Arrays of
+which a thread has one of its own in CUDA, and all threads one after another share one here. And
+loops in which a thread itself returns to what it stored: LLVM 22 takes "parallel" to mean that it
+may also move a group of strided stores past a load of the same elements in the same turn.
 
 Short loops of constant length within a thread are unrolled, as on the GPU, where that is what puts
 local arrays into registers.
@@ -12,13 +14,13 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from blutrain.device.cpu.strips import range_arguments
-from blutrain.device.cpu.syntax import LOOPS, THREAD_NAMES, called, walk
+from blutrain.device.cpu.syntax import LOOPS, THREAD_NAMES, called, leaves_loop, names, walk
 
 # The longest loop that is written out: with calls, whose formulas are long, and without.
 _LONGEST_WITH_CALLS, _LONGEST = 16, 64
@@ -70,13 +72,51 @@ def is_over_threads(s: ast.For) -> bool:
     return isinstance(s.target, ast.Name) and s.target.id.split(".")[0] in THREAD_NAMES
 
 
+def returns_to_stores(body: Sequence[ast.stmt], cells: Collection[str]) -> bool:
+    """Whether a thread may load from, or store to, an array that it stored to before.
+
+    Args:
+        body: what a thread does.
+        cells: arrays of one element a thread, whose accesses are never strided.
+    """
+    stored: set[str] = set()
+    return any(_returns(s, stored, cells) for s in body)
+
+
+def _returns(s: ast.stmt, stored: set[str], cells: Collection[str]) -> bool:
+    if isinstance(s, ast.If):
+        parts = [_loads(s.test, stored), *(_returns(t, stored, cells) for t in s.body + s.orelse)]
+        return any(parts)
+    if isinstance(s, ast.For | ast.While):
+        head = s.iter if isinstance(s, ast.For) else s.test
+        # Twice: what one turn stores, the next may load.
+        turns = [_returns(t, stored, cells) for _ in range(2) for t in s.body]
+        return any([_loads(head, stored), *turns])
+    if not isinstance(s, ast.Assign):
+        return _loads(s, stored)
+    found = _loads(s.value, stored)
+    for target in s.targets:
+        if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+            array = target.value.id
+            found |= array in stored or _loads(target.slice, stored)
+            stored |= {array} - set(cells)
+    return found
+
+
+def _loads(node: ast.AST, stored: set[str]) -> bool:
+    """Whether an array of these is named, and so perhaps loaded from."""
+    return bool(names(node) & stored)
+
+
 def is_short(s: ast.For) -> bool:
     """Whether a loop should be unrolled."""
     turns = _turns(s)
+    if any(leaves_loop(t) for t in s.body):
+        return False  # LLVM may not manage, and would print a warning
     simple = ("_unsigned", "range")
     calls = any(isinstance(n, ast.Call) and called(n) not in simple for n in walk(s.body))
     longest = _LONGEST_WITH_CALLS if calls else _LONGEST
-    return turns is not None and turns <= longest and _bodies(s) <= _MOST
+    return turns is not None and 0 < turns <= longest and _bodies(s) <= _MOST
 
 
 def _turns(s: ast.stmt) -> int | None:

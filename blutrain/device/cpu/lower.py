@@ -71,6 +71,7 @@ class Lowering:
         self.values.fixed.update(arguments)
         # (where continue goes, where break goes), innermost last
         self.loops: list[tuple[Any, Any]] = []
+        self.within_threads = 0  # how many loops over threads are around
         self.fixed = _assigned_once(definition.body)
         self.block(definition.body)
         if not self.builder.block.is_terminated:
@@ -212,21 +213,24 @@ class Lowering:
         builder.cbranch(more, body, end)
         builder.position_at_end(body)
         group = None
-        if hints.is_over_threads(s):
+        over_threads = hints.is_over_threads(s)
+        self.within_threads += over_threads
+        if over_threads and not hints.returns_to_stores(s.body, self.kinds.cells):
             group = hints.access_group(self.module)
             self.values.groups.append(group)
         self.loops.append((turn, end))
         self._store(s.target, now, types.int64)
         self.block(s.body)
         self.loops.pop()
-        short = bool(self.values.groups) and hints.is_short(s)
+        short = self.within_threads > 0 and hints.is_short(s)
+        self.within_threads -= over_threads
         if group is not None:
             self.values.groups.pop()
         if not builder.block.is_terminated:
             builder.branch(turn)
         builder.position_at_end(turn)
         builder.store(builder.add(builder.load(counter), by, flags=("nsw",)), counter)
-        hints.mark(self.module, builder.branch(head), group, unroll=short and group is None)
+        hints.mark(self.module, builder.branch(head), group, unroll=short and not over_threads)
         builder.position_at_end(end)
 
     def _break(self, s: ast.Break) -> None:
