@@ -100,9 +100,12 @@ def _compile(
     if code is None:
         # Arrays in local memory are what makes a kernel register-blocked.
         slp = bool(program.local)
-        own = frozenset(program.local.keys() - storage.carried_arrays)
+        own = program.local.keys() - storage.carried_arrays
+        dynamic = {array for array, mem in program.shared.items() if mem.shape == (0,)}
+        if len(dynamic) > 1:  # names of the same bytes
+            own |= dynamic
         try:
-            code = native.compile_text(text, objects, where, flags, slp, own)
+            code = native.compile_text(text, objects, where, flags, slp, frozenset(own))
         except TypingError as error:
             origin = emitter.origin(getattr(error.node, "lineno", 0))
             (origin[0] if origin else source).fail_at(origin[1] if origin else 1, error.why)

@@ -322,6 +322,8 @@ class Values:
         """Mark an access that threads may make in any order."""
         if not self.groups or not isinstance(array, ast.Name) or array.id in self.own:
             return
+        if array.id not in self.fixed and not array.id.startswith("_"):
+            return  # made within the kernel: perhaps a second name for a part of another array
         group = self.groups[0]
         if len(self.groups) > 1:
             group = self.builder.module.add_metadata(self.groups)
