@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from numba import cuda, float32, int32
+from numba import cuda, float32, int32, literal_unroll
 from numba.np.numpy_support import from_dtype
 from numba.types import float16
 
@@ -265,6 +265,23 @@ def test_lambdas_and_loops_over_tuples_and_ranges():
     y = np.ones(1)
     cpu.run(_calls_lambda, 1, 1, y)
     assert y[0] == 3.5 + 100 * (7 + 2 * 5)
+
+
+_CASES = (np.arange(3.0), np.ones((2, 2), np.int32))
+
+
+@cuda.jit
+def _unrolled(y):
+    k = 0
+    for case in literal_unroll(_CASES):
+        y[k] = np.sum(case) + case.ndim
+        k += 1
+
+
+def test_loop_over_values_of_several_types():
+    y = np.zeros(2)
+    cpu.run(_unrolled, 1, 1, y)
+    assert y.tolist() == [4, 6]
 
 
 class Colour(enum.IntEnum):

@@ -30,6 +30,8 @@ def slot_count(kind: types.Type) -> int:
         return sum(map(slot_count, kind))
     if isinstance(kind, types.NoneType):
         return 0
+    if isinstance(kind, types.EnumMember):
+        return slot_count(kind.dtype)
     ndim: int | None = getattr(kind, "ndim", None)
     if ndim is not None:
         return 5 + 2 * ndim
@@ -65,6 +67,8 @@ def _from_slots(context: Any, builder: Any, kind: types.Type, slots: Any, first:
             elements.append(_from_slots(context, builder, k, slots, first))
             first += slot_count(k)
         return context.make_tuple(builder, kind, elements)
+    if isinstance(kind, types.EnumMember):
+        return _from_slots(context, builder, kind.dtype, slots, first)
     if isinstance(kind, types.Record):  # passed by address
         return slot(0, context.get_value_type(kind))
     if not hasattr(kind, "ndim"):

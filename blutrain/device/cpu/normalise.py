@@ -27,7 +27,9 @@ from blutrain.device.cpu.syntax import (
     assign,
     call,
     called,
+    clone,
     expression,
+    leaves_loop,
     loads_memory,
     meets,
     name,
@@ -128,7 +130,9 @@ class Normaliser(ast.NodeTransformer):
             return [ast.If(test, self._block(s.body), self.statements(s.orelse))]
         if isinstance(s, ast.For):
             if called(s.iter) != "range":
-                return self._for_each(s)
+                function = self.source.resolve(s.iter.func) if isinstance(s.iter, ast.Call) else None
+                unrolls = getattr(function, "__name__", "") == "literal_unroll"
+                return self._unrolled(s) if unrolls else self._for_each(s)
             iterable = self.visit(s.iter)
             return [ast.For(self.visit(s.target), iterable, self._block(s.body), [])]
         if isinstance(s, ast.While):
@@ -142,6 +146,19 @@ class Normaliser(ast.NodeTransformer):
             idle = isinstance(value, ast.Constant | ast.Name | ast.Tuple)
             return [] if idle else [ast.Expr(value)]
         return [self.generic_visit(s)]  # type: ignore[list-item]
+
+    def _unrolled(self, s: ast.For) -> list[ast.stmt]:
+        """`for x in literal_unroll(values)`: the body once for each value, whatever its type."""
+        assert isinstance(s.iter, ast.Call)
+        values = self.source.constant(s.iter.args[0], "what is unrolled")
+        if any(leaves_loop(t) for t in s.body):
+            self.source.fail(s, "a loop that is unrolled cannot have a break or continue")
+        out: list[ast.stmt] = []
+        for k, value in enumerate(values):
+            item = self._global(s.iter, value, f"unrolled_{k}")
+            out += self._bind(clone(s.target), item)
+            out += self.statements([clone(t) for t in s.body])
+        return out
 
     def _for_each(self, s: ast.For) -> list[ast.stmt]:
         """`for x in a`, also of an enumerate or zip: a loop over a's indices."""
@@ -383,7 +400,8 @@ class Normaliser(ast.NodeTransformer):
             if made is not None:
                 return made
         value = self.source.resolve(node)
-        if path and not path.startswith(("jit", "libdevice.")):
+        known = path.startswith(("jit", "libdevice.")) or isinstance(value, types.Type)
+        if path and not known:
             self.source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
         if value is not None:
             return self._global(node, value, node.attr)

@@ -107,7 +107,7 @@ class Values:
         kind = self.kind(node)
         if kind is types.none:
             return self.context.get_dummy_value()
-        return self.context.get_constant(kind, node.value)
+        return self.context.get_constant_generic(self.builder, kind, node.value)
 
     def _name(self, node: ast.Name) -> Any:
         if node.id in self.fixed:
@@ -238,7 +238,11 @@ class Values:
             # Typing is what makes Numba compile a jitted function for these types.
             found = self.context.get_function(kind, signature)
             _implementations[key] = found
-        cast = [self.cast(v, g, w) for v, g, w in zip(values, given, signature.args, strict=True)]
+        cast = [self.cast(v, g, w) for v, g, w in zip(values, given, signature.args, strict=False)]
+        cast += [  # parameters that have a default
+            self.context.get_constant_generic(self.builder, omitted, None)
+            for omitted in signature.args[len(values) :]
+        ]
         result = found(self.builder, cast)
         return self.cast(result, signature.return_type, types.unliteral(signature.return_type))
 
