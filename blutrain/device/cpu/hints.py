@@ -111,12 +111,17 @@ def _loads(node: ast.AST, stored: set[str]) -> bool:
 def is_short(s: ast.For) -> bool:
     """Whether a loop should be unrolled."""
     turns = _turns(s)
-    if any(leaves_loop(t) for t in s.body):
-        return False  # LLVM may not manage, and would print a warning
+    if has_jump(s):
+        return False
     simple = ("_unsigned", "range")
     calls = any(isinstance(n, ast.Call) and called(n) not in simple for n in walk(s.body))
     longest = _LONGEST_WITH_CALLS if calls else _LONGEST
     return turns is not None and 0 < turns <= longest and _bodies(s) <= _MOST
+
+
+def has_jump(s: ast.For | ast.While) -> bool:
+    """Whether a loop has a break or continue: LLVM may not unroll there, and would warn."""
+    return any(leaves_loop(t) for t in s.body)
 
 
 def _turns(s: ast.stmt) -> int | None:

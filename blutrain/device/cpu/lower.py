@@ -72,6 +72,7 @@ class Lowering:
         # (where continue goes, where break goes), innermost last
         self.loops: list[tuple[Any, Any]] = []
         self.within_threads = 0  # how many loops over threads are around
+        self.around_jumps = 0  # how many loops with a break or continue
         self.fixed = _assigned_once(definition.body)
         self.block(definition.body)
         if not self.builder.block.is_terminated:
@@ -183,7 +184,10 @@ class Lowering:
         self.builder.cbranch(self.values.truth(s.test), body, end)
         self.builder.position_at_end(body)
         self.loops.append((head, end))
+        jumps = hints.has_jump(s)
+        self.around_jumps += jumps
         self.block(s.body)
+        self.around_jumps -= jumps
         self.loops.pop()
         if not self.builder.block.is_terminated:
             self.builder.branch(head)
@@ -220,9 +224,12 @@ class Lowering:
             self.values.groups.append(group)
         self.loops.append((turn, end))
         self._store(s.target, now, types.int64)
+        jumps = hints.has_jump(s)
+        self.around_jumps += jumps
         self.block(s.body)
+        self.around_jumps -= jumps
         self.loops.pop()
-        short = self.within_threads > 0 and hints.is_short(s)
+        short = self.within_threads > 0 and not self.around_jumps and hints.is_short(s)
         self.within_threads -= over_threads
         if group is not None:
             self.values.groups.pop()
