@@ -267,6 +267,24 @@ def test_lambdas_and_loops_over_tuples_and_ranges():
     assert y[0] == 3.5 + 100 * (7 + 2 * 5)
 
 
+@cuda.jit
+def _steps(first, last, step, y):
+    for i in range(first, last, step):
+        y[0] += i
+    for _ in range(cuda.threadIdx.x, last, step):
+        cuda.syncwarp()
+        y[1] += 1
+
+
+@pytest.mark.parametrize("step", [2, -2, 0])
+def test_a_step_may_be_positive_negative_or_zero(step):
+    y = np.zeros(2, np.int64)
+    first, last = (9, -9) if step < 0 else (-9, 9)
+    cpu.run(_steps, 1, 1, first, last, step, y)
+    turns = range(first, last, step) if step else ()
+    assert y.tolist() == [sum(turns), len(range(0, last, step)) if step else 0]
+
+
 _CASES = (np.arange(3.0), np.ones((2, 2), np.int32))
 
 

@@ -212,7 +212,9 @@ class Lowering:
         if isinstance(step, ast.Constant):
             more = up if step.value > 0 else builder.icmp_signed(">", now, last)  # type: ignore[operator]
         else:
-            down = builder.icmp_signed(">", now, last)
+            # A step of zero must not run for ever.
+            below = builder.icmp_signed("<", by, I64(0))
+            down = builder.and_(below, builder.icmp_signed(">", now, last))
             more = builder.select(builder.icmp_signed(">", by, I64(0)), up, down)
         builder.cbranch(more, body, end)
         builder.position_at_end(body)

@@ -130,9 +130,7 @@ class Normaliser(ast.NodeTransformer):
             return [ast.If(test, self._block(s.body), self.statements(s.orelse))]
         if isinstance(s, ast.For):
             if called(s.iter) != "range":
-                function = (
-                    self.source.resolve(s.iter.func) if isinstance(s.iter, ast.Call) else None
-                )
+                function = self.source.resolve(getattr(s.iter, "func", s.iter))
                 unrolls = getattr(function, "__name__", "") == "literal_unroll"
                 return self._unrolled(s) if unrolls else self._for_each(s)
             iterable = self.visit(s.iter)

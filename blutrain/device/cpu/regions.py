@@ -275,7 +275,7 @@ class Builder:
         i, end, by = (self.program.fresh(p) for p in ("_at", "_end", "_by"))
         for variable, value in ((i, start), (end, stop), (by, step)):
             out.add(assign(variable, value), mask)
-        test = expression(f"({i} < {end} if {by} > 0 else {i} > {end})")
+        test = expression(f"({i} < {end} if {by} > 0 else {by} < 0 and {i} > {end})")
         if isinstance(step, ast.Constant):
             test = expression(f"{i} < {end}" if step.value > 0 else f"{i} > {end}")  # type: ignore[operator]
         take = ast.Assign([s.target], name(i), lineno=0)
