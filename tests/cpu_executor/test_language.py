@@ -293,7 +293,7 @@ def _unrolled(y):
     k = 0
     for case in literal_unroll(_CASES):
         y[k] = np.sum(case) + case.ndim
-        k += 1
+        k += 1  # noqa: SIM113 (the loop is unrolled)
 
 
 def test_loop_over_values_of_several_types():
