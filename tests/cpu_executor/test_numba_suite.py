@@ -25,7 +25,7 @@ def test_some_modules():
     assert _unexplained(QUICK) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_all_modules():
     assert _unexplained(numba_suite.read_rules()[0]) == []

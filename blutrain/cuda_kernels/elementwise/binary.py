@@ -134,6 +134,7 @@ class _Binary(NamedTuple):
     keeps_with_number: bool = True  # the same where y is a number
     integers: bool = True  # whether integers stay integers
     domain: tuple[float, float] = (-3, 3)
+    kink: bool = False  # whether f has a kink at x = y, which samples then keep away from
 
 
 _TABLE: dict[str, _Binary] = {
@@ -142,8 +143,8 @@ _TABLE: dict[str, _Binary] = {
     "mul": _Binary(_mul, _mul_dx, _mul_dy, np.multiply, keeps_with_number=False),
     "div": _Binary(_div, _div_dx, _div_dy, np.divide, integers=False, domain=(0.3, 3)),
     "pow": _Binary(_pow, _pow_dx, _pow_dy, np.power, domain=(0.3, 3)),
-    "maximum": _Binary(_maximum, _maximum_dx, _maximum_dy, np.maximum),
-    "minimum": _Binary(_minimum, _minimum_dx, _minimum_dy, np.minimum),
+    "maximum": _Binary(_maximum, _maximum_dx, _maximum_dy, np.maximum, kink=True),
+    "minimum": _Binary(_minimum, _minimum_dx, _minimum_dy, np.minimum, kink=True),
 }
 
 
@@ -261,19 +262,23 @@ def _backward(name: str, b: _Binary) -> Callable[..., tuple[Tensor | None, ...]]
 
 def _samples(b: _Binary) -> Callable[[np.random.Generator], list[Sample]]:
     def samples(rng: np.random.Generator) -> list[Sample]:
-        def draw(*shape: int) -> Any:
-            return rng.uniform(*b.domain, shape)
+        def x(*shape: int) -> Any:
+            drawn = np.asarray(rng.uniform(*b.domain, shape))
+            return np.round(drawn * 8) / 8 if b.kink else drawn
+
+        def y(*shape: int) -> Any:
+            return x(*shape) + 1 / 16 if b.kink else x(*shape)
 
         m, n = (int(k) for k in rng.integers(1, 70, 2))
         return [
-            Sample((draw(0), draw(0)), name="empty"),
-            Sample((draw(), draw()), name="scalars"),
-            Sample((draw(1), draw(1)), name="one"),
-            Sample((draw(300), draw(300)), name="blocks"),
-            Sample((draw(m, n), draw(n)), name="rows"),
-            Sample((draw(m, 1), draw(1, n)), name="outer"),
-            Sample((draw(2, 1, 3, 1, 2), draw(3, 1, 2, 1)), name="five dimensions"),
-            Sample((draw(m, n), 1.5), name="number"),
+            Sample((x(0), y(0)), name="empty"),
+            Sample((x(), y()), name="scalars"),
+            Sample((x(1), y(1)), name="one"),
+            Sample((x(300), y(300)), name="blocks"),
+            Sample((x(m, n), y(n)), name="rows"),
+            Sample((x(m, 1), y(1, n)), name="outer"),
+            Sample((x(2, 1, 3, 1, 2), y(3, 1, 2, 1)), name="five dimensions"),
+            Sample((x(m, n), 1.5625), name="number"),
         ]
 
     return samples
