@@ -45,6 +45,7 @@ from blutrain.errors import (
     ShapeError,
 )
 from blutrain.ops import *  # noqa: F403  (the functional API; ops.__all__ lists it)
+from blutrain.precision import matmul_precision, set_matmul_precision, using_matmul_precision
 from blutrain.random import manual_seed
 from blutrain.tensor import Tensor
 
@@ -55,6 +56,7 @@ __all__ = [
     "DataError", "DeviceError", "KernelError", "OutOfMemoryError", "ShapeError", "Tensor",
     "autograd", "bfloat16", "bool_", "checkpoint", "detect_anomaly", "device", "enable_grad",
     "float16", "float32", "float64", "grad", "gradcheck", "int8", "int16", "int32", "int64",
-    "is_grad_enabled", "launch", "manual_seed", "memory", "no_grad", "promote", "random",
-    "set_grad_enabled", "synchronize", "uint8", "uint16",
+    "is_grad_enabled", "launch", "manual_seed", "matmul_precision", "memory", "no_grad", "promote",
+    "random", "set_grad_enabled", "set_matmul_precision", "synchronize", "uint8", "uint16",
+    "using_matmul_precision",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "blutrain"
 # Imports point one way: a module may import from its own layer and from those before it.
 LAYERS = [
     {"errors", "dtypes"},
-    {"device", "memory", "profiler"},
+    {"device", "memory", "precision", "profiler"},
     {"tensor", "dlpack", "printing", "random"},
     {"autograd"},
     {"cuda_kernels"},
