@@ -22,7 +22,7 @@ import numpy as np
 
 from blutrain.device.arguments import numba_type, slots, type_of
 from blutrain.device.array import Array
-from blutrain.device.stream import Stream
+from blutrain.device.stream import Stream, here
 from blutrain.device.target import TARGET
 from blutrain.errors import DTypeError, KernelError, message
 
@@ -104,7 +104,7 @@ def launch(
         args: an `Array`, anything whose method `array()` returns one, or a scalar (int becomes
             int64, float float32; a NumPy scalar keeps its type).
         shared: bytes of dynamic shared memory a block.
-        stream: where to queue it; the default stream when None.
+        stream: where to queue it; the current stream when None.
 
     Raises:
         DTypeError: a kernel cannot take such an argument.
@@ -166,7 +166,7 @@ def launch(
         buffer = Buffer(plan.layout)
     try:
         plan.pack(buffer.data, 0, *packed)
-        plan.start(grid3, shared, 0 if stream is None else stream.handle, buffer)
+        plan.start(grid3, shared, here.handle if stream is None else stream.handle, buffer)
     except (struct.error, OverflowError) as error:
         wrong = f"a scalar argument does not fit its type ({error})"
         raise DTypeError(message(_name(kernel), wrong)) from None
@@ -232,7 +232,12 @@ def _compile(record: Launched) -> Start:
     run = compile_kernel(record.kernel, record.block, record.types).run
 
     def start(grid: Dim3, shared: int, stream: int, arguments: Buffer) -> None:
-        run(grid, shared, arguments.address)
+        if here.capture is None:
+            run(grid, shared, arguments.address)
+            return
+        # The buffer serves the next launch; the graph needs its own.
+        kept = ctypes.create_string_buffer(bytes(arguments.data), len(arguments.data))
+        here.capture.add(lambda: run(grid, shared, ctypes.addressof(kept)))
 
     return start
 

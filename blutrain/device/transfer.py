@@ -1,4 +1,4 @@
-"""Copies between host and device, and on the device, in the order of the default stream.
+"""Copies between host and device, and on the device, in the order of the current stream.
 
 Addresses are plain ints, as the allocator gives them. A copy from or to the host is complete when
 the call returns.
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from blutrain.device.stream import here, refuse_in_capture
 from blutrain.device.target import TARGET
 from blutrain.errors import DeviceError, message
 
@@ -19,11 +20,12 @@ def copy_to_device(pointer: int, source: np.ndarray[Any, Any]) -> None:
     """Copy a host array, packed in row-major order, to `source.nbytes` bytes at `pointer`."""
     if source.nbytes == 0:
         return
+    refuse_in_capture("copy_to_device")
     packed = np.ascontiguousarray(source)
     if TARGET == "cuda":
         from blutrain.device.cuda import driver
 
-        driver.copy_host_to_device(pointer, packed.ctypes.data, packed.nbytes)
+        driver.copy_host_to_device(pointer, packed.ctypes.data, packed.nbytes, here.handle)
     else:
         ctypes.memmove(pointer, packed.ctypes.data, packed.nbytes)
 
@@ -39,10 +41,12 @@ def copy_to_host(destination: np.ndarray[Any, Any], pointer: int) -> None:
         raise DeviceError(message("copy_to_host", wrong, do="copy into a new array, then assign"))
     if destination.nbytes == 0:
         return
+    refuse_in_capture("copy_to_host")
     if TARGET == "cuda":
         from blutrain.device.cuda import driver
 
-        driver.copy_device_to_host(destination.ctypes.data, pointer, destination.nbytes)
+        nbytes = destination.nbytes
+        driver.copy_device_to_host(destination.ctypes.data, pointer, nbytes, here.handle)
     else:
         ctypes.memmove(destination.ctypes.data, pointer, destination.nbytes)
 
@@ -54,7 +58,9 @@ def copy_device(destination: int, source: int, nbytes: int) -> None:
     if TARGET == "cuda":
         from blutrain.device.cuda import driver
 
-        driver.copy_device_to_device(destination, source, nbytes)
+        driver.copy_device_to_device(destination, source, nbytes, here.handle)
+    elif here.capture is not None:
+        here.capture.add(lambda: ctypes.memmove(destination, source, nbytes))
     else:
         ctypes.memmove(destination, source, nbytes)
 
@@ -66,7 +72,9 @@ def fill_bytes(pointer: int, byte: int, nbytes: int) -> None:
     if TARGET == "cuda":
         from blutrain.device.cuda import driver
 
-        driver.fill(pointer, byte, nbytes)
+        driver.fill(pointer, byte, nbytes, here.handle)
+    elif here.capture is not None:
+        here.capture.add(lambda: ctypes.memset(pointer, byte, nbytes))
     else:
         ctypes.memset(pointer, byte, nbytes)
 
@@ -96,11 +104,13 @@ def host_view(
         owner: what must live as long as the view.
 
     Raises:
-        DeviceError: the target is cuda, whose memory the host cannot read.
+        DeviceError: the target is cuda, whose memory the host cannot read, or a capture is under
+            way.
     """
     if TARGET != "cpu":
         do = "copy it with copy_to_host"
         raise DeviceError(message("host_view", "only the cpu target has host memory", TARGET, do))
+    refuse_in_capture("host_view")
     dtype = np.dtype(dtype)
     if 0 in shape:
         # An empty array has no memory; its address may be null, which NumPy would refuse.

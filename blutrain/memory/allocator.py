@@ -7,15 +7,18 @@ two lose a third) and served from the first of these that can:
    the same sizes again and again, so this is the path that matters, and it is a list's `pop`;
 2. the *free* chunks, after all bins were emptied into them and neighbours merged: the smallest
    that fits, divided if larger. Among equals the lowest address, which keeps the ends free;
-3. a new segment of the backend: 2 MiB for the small pool (up to 1 MiB), 20 MiB for requests up to
-   10 MiB, just as much as needed above;
-4. a new segment after all segments without a live chunk were released: their cached memory may
-   have the wrong size or sit in the other pool.
+3. new memory of the backend (`growth`);
+4. new memory after all that is free was given back: it may have the wrong size or sit in another
+   pool;
+5. memory that other streams have meanwhile done with, or that was garbage in cycles.
 
 If the backend has no room then, `OutOfMemoryError` says who has the memory.
 
-Freed memory is given out again at once although kernels may still use it: on one stream, which is
-what blutrain launches on, the next user's kernels come after those.
+Freed memory is given out again at once although kernels may still use it: every stream has an
+*arena* of its own, from which only requests made on that stream are served, and the next user's
+kernels come after those. Of memory that other streams use as well (`record_stream`), an event is
+recorded on each of them when it is freed, and it waits until they have passed. A *private pool*
+has arenas of its own too: what a graph captured keeps its addresses.
 
 Threads may allocate and free at the same time. `free` takes no lock, it only appends to a queue
 that the next `malloc` empties: Python may run a tensor's finalizer at any moment, even inside
@@ -26,30 +29,38 @@ from __future__ import annotations
 
 import gc
 import threading
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
+from blutrain.device.stream import here
 from blutrain.errors import DeviceError, OutOfMemoryError, message
-from blutrain.memory.backend import Backend
-from blutrain.memory.block import CACHED, FREE, GONE, LIVE, Block, Chunk, Pool, Segment
-from blutrain.memory.statistics import Statistics, format_bytes
+from blutrain.memory.backend import Backend, InOrder, StreamEvents, VirtualMemory
+from blutrain.memory.block import CACHED, HOLE, LIVE, PENDING, Arena, Block, Chunk, Pool
+from blutrain.memory.chunks import best_fit, chunks_of, divide, empty_bins
+from blutrain.memory.growth import KIB, MIB, Growth, segment_bytes
+from blutrain.memory.history import History
+from blutrain.memory.statistics import Counts, Statistics, by_pool, format_bytes
 
-KIB, MIB = 1 << 10, 1 << 20
+__all__ = ["ALIGNMENT", "KIB", "MIB", "CachingAllocator"]
+
 ALIGNMENT = 512
 SMALL_LIMIT = 1 * MIB
-SMALL_SEGMENT = 2 * MIB
-LARGE_GRANULARITY = 64 * KIB
-MEDIUM_LIMIT = 10 * MIB
-MEDIUM_SEGMENT = 20 * MIB
-SEGMENT_GRANULARITY = 2 * MIB
+# The number of the private pool whose memory other processes can be given: plain segments.
+SHAREABLE = -1
 
 
 class CachingAllocator:
     """Memory of one backend, in pieces of any size, cached.
 
     Args:
-        backend: where segments come from.
+        backend: where plain segments come from.
+        virtual: where expandable segments get addresses and memory; None for plain ones only.
+        events: how to know that a stream has done with a block.
+
+    Attributes:
+        expandable: whether segments grow in place.
+        history: where every event is noted; None for nowhere.
 
     Example:
         >>> from blutrain.memory.backend import HostBackend
@@ -65,34 +76,56 @@ class CachingAllocator:
         0
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._small = Pool("small", ALIGNMENT)
-        self._large = Pool("large", LARGE_GRANULARITY)
-        self._limit: int | None = None
-        self._stats = Statistics()
-        self._freed: deque[Chunk] = deque()
+    def __init__(
+        self,
+        backend: Backend,
+        virtual: VirtualMemory | None = None,
+        events: StreamEvents | None = None,
+    ) -> None:
         # Re-entrant: a finalizer that runs inside malloc may itself allocate.
         self._lock = threading.RLock()
+        self._backend = backend
+        self._counts = {"all": Counts(), "small_pool": Counts(), "large_pool": Counts()}
+        self._total = self._counts["all"]
+        self._growth = Growth(backend, virtual, self._total)
+        self.expandable = virtual is not None
+        self._arenas: dict[tuple[int, int], Arena] = {}
+        arena = self._arena((0, 0))
+        self._small, self._large = arena.small, arena.large
+        self._n_retries = self._n_out_of_memory = 0
+        self._freed: deque[Chunk] = deque()
+        self._events: StreamEvents = InOrder() if events is None else events
+        # By stream, in the order in which the events were recorded there.
+        self._pending: dict[int, deque[tuple[Any, _Waiting]]] = {}
+        self._n_captures = 0
+        self._after_capture: list[Chunk] = []
+        self.history: History | None = None
 
     # The hot path --------------------------------------------------------------------------------
 
     def malloc(self, nbytes: int) -> Block:
         """Memory of at least `nbytes` bytes, aligned to 512, with whatever was in it.
 
+        It belongs to the current stream: kernels on others may use it only if `record_stream` is
+        told before it is freed.
+
         Raises:
             OutOfMemoryError: there is no room, even after the cache was given back.
         """
+        place = here.place
         if nbytes <= SMALL_LIMIT:
             if nbytes <= 0:
                 return self._empty_block(nbytes)
             size = (nbytes + 511) & -512
-            pool = self._small
+            pool = self._small if place is None else self._arena(place).small
         else:
             size = (nbytes + 65535) & -65536
-            pool = self._large
+            pool = self._large if place is None else self._arena(place).large
+        return self._malloc(pool, size, nbytes)
+
+    def _malloc(self, pool: Pool, size: int, nbytes: int) -> Block:
         with self._lock:
-            if self._freed:
+            if self._freed or self._pending:
                 self._take_freed()
             try:
                 chunk = pool.bins[size].pop()
@@ -100,12 +133,15 @@ class CachingAllocator:
                 chunk = self._find(pool, size, nbytes)
             chunk.state = LIVE
             chunk.requested = nbytes
-            stats = self._stats
-            stats.n_allocations += 1
-            stats.requested += nbytes
-            stats.allocated = allocated = stats.allocated + size
-            if allocated > stats.peak_allocated:
-                stats.peak_allocated = allocated
+            counts = pool.counts
+            counts.allocations.current += 1
+            counts.requested.current += nbytes
+            for gauge in (counts.allocated, self._total.allocated):
+                gauge.current = allocated = gauge.current + size
+                if allocated > gauge.peak:
+                    gauge.peak = allocated
+            if self._pending or self.history is not None:
+                self._note_malloc(chunk)
             return Block(chunk.pointer, size, nbytes, chunk)
 
     def free(self, block: Block) -> None:
@@ -122,36 +158,173 @@ class CachingAllocator:
             wrong = "a block must be freed once, this one was freed before"
             raise DeviceError(message("free", wrong, block)) from None
         if chunk is not None:
+            if self.history is not None:
+                stream = chunk.segment.pool.arena.stream
+                self.history.add("free_requested", chunk.pointer, chunk.size, stream)
             self._freed.append(chunk)
 
     def _take_freed(self) -> None:
-        """Put what was freed since the last call into the bins."""
-        stats = self._stats
-        freed = self._freed
+        """Put what was freed since the last call into the bins, and what streams are done with."""
+        freed, total = self._freed, self._total
         while freed:
             chunk = freed.popleft()
-            size = chunk.size
-            chunk.state = CACHED
-            stats.n_frees += 1
-            stats.allocated -= size
-            stats.requested -= chunk.requested
-            bins = chunk.segment.pool.bins
-            if size in bins:
-                bins[size].append(chunk)
+            size, counts = chunk.size, chunk.segment.pool.counts
+            counts.allocations.current -= 1
+            counts.allocations.freed += 1
+            counts.requested.current -= chunk.requested
+            counts.requested.freed += chunk.requested
+            for gauge in (counts.allocated, total.allocated):
+                gauge.current -= size
+                gauge.freed += size
+            if chunk.streams:
+                chunk.state = PENDING
+                self._wait_for_streams(chunk)
             else:
-                bins[size] = [chunk]
+                self._to_bin(chunk)
+        if self._pending:
+            self._take_passed()
+
+    def _to_bin(self, chunk: Chunk) -> None:
+        chunk.state = CACHED
+        bins = chunk.segment.pool.bins
+        if chunk.size in bins:
+            bins[chunk.size].append(chunk)
+        else:
+            bins[chunk.size] = [chunk]
+        if self.history is not None:
+            stream = chunk.segment.pool.arena.stream
+            self.history.add("free_completed", chunk.pointer, chunk.size, stream, frames=False)
+
+    def _note_malloc(self, chunk: Chunk) -> None:
+        """What is not needed as long as one stream is used and no history is kept."""
+        for counts in (chunk.segment.pool.counts, self._total):
+            active = counts.allocated.current + counts.active.current
+            counts.active.peak = max(counts.active.peak, active)
+        if self.history is not None:
+            stream = chunk.segment.pool.arena.stream
+            chunk.frames = self.history.add("alloc", chunk.pointer, chunk.size, stream)
 
     def _empty_block(self, nbytes: int) -> Block:
         if nbytes < 0:
             raise DeviceError(message("malloc", "nbytes must not be negative", nbytes))
         return Block(0, 0, 0, None)
 
+    # Arenas --------------------------------------------------------------------------------------
+
+    def _arena(self, place: tuple[int, int]) -> Arena:
+        """The arena of (private pool, stream), made when first asked for."""
+        arena = self._arenas.get(place)
+        if arena is None:
+            private, stream = place
+            small, large = self._counts["small_pool"], self._counts["large_pool"]
+            expandable = self.expandable and private != SHAREABLE
+            with self._lock:
+                made = Arena(stream, private, expandable, small, large)
+                arena = self._arenas.setdefault(place, made)
+        return arena
+
+    def malloc_shareable(self, nbytes: int) -> Block:
+        """Like `malloc`, from plain segments, which CUDA can share with other processes."""
+        if nbytes <= 0:
+            return self._empty_block(nbytes)
+        arena = self._arena((SHAREABLE, here.handle))
+        if nbytes <= SMALL_LIMIT:
+            return self._malloc(arena.small, (nbytes + 511) & -512, nbytes)
+        return self._malloc(arena.large, (nbytes + 65535) & -65536, nbytes)
+
+    def unpin(self, private: int) -> None:
+        """Let the memory of a private pool go, as soon as nothing in it is in use."""
+        with self._lock:
+            for arena in self._arenas.values():
+                if arena.private == private:
+                    arena.pinned = False
+
+    def _forget_dead_arenas(self) -> None:
+        for place, arena in list(self._arenas.items()):
+            empty = not arena.small.segments and not arena.large.segments
+            if arena.private > 0 and not arena.pinned and empty:
+                del self._arenas[place]
+
+    # Streams -------------------------------------------------------------------------------------
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Note that work on `stream` uses a block, so that `free` waits for it.
+
+        Args:
+            block: what `malloc` gave and nobody freed yet.
+            stream: handle of the stream, 0 for the default one.
+
+        Raises:
+            DeviceError: the block was freed before.
+        """
+        try:
+            chunk = block.chunk
+        except AttributeError:
+            wrong = "a block must be in use, this one was freed before"
+            raise DeviceError(message("record_stream", wrong, block)) from None
+        if chunk is not None and chunk.segment.pool.arena.stream != stream:
+            if chunk.streams is None:
+                chunk.streams = set()
+            chunk.streams.add(stream)
+
+    def begin_capture(self) -> None:
+        """Record no events and give nothing back until `end_capture`: a capture forbids both."""
+        with self._lock:
+            self._take_freed()
+            self._n_captures += 1
+
+    def end_capture(self) -> None:
+        """See `begin_capture`."""
+        with self._lock:
+            self._n_captures -= 1
+            if not self._n_captures:
+                chunks, self._after_capture = self._after_capture, []
+                for chunk in chunks:
+                    self._record_events(chunk)
+
+    def _wait_for_streams(self, chunk: Chunk) -> None:
+        for counts in (chunk.segment.pool.counts, self._total):
+            counts.active.current += chunk.size
+        if self._n_captures:
+            self._after_capture.append(chunk)
+        else:
+            self._record_events(chunk)
+
+    def _record_events(self, chunk: Chunk) -> None:
+        streams, chunk.streams = chunk.streams or set(), None
+        waiting = _Waiting(chunk, len(streams))
+        for stream in streams:
+            event = self._events.record(stream)
+            self._pending.setdefault(stream, deque()).append((event, waiting))
+
+    def _take_passed(self, wait: bool = False) -> None:
+        """Put into the bins what every stream has done with; `wait` for all of it."""
+        if self._n_captures:
+            return
+        for stream, queue in list(self._pending.items()):
+            while queue:
+                event, waiting = queue[0]
+                if wait:
+                    self._events.wait(event)
+                elif not self._events.passed(event):
+                    break
+                queue.popleft()
+                self._events.recycle(event)
+                waiting.n_streams -= 1
+                if not waiting.n_streams:
+                    chunk = waiting.chunk
+                    for counts in (chunk.segment.pool.counts, self._total):
+                        counts.active.current -= chunk.size
+                    self._to_bin(chunk)
+            if not queue:
+                del self._pending[stream]
+
     # Everything else -----------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Give every segment in which nothing is live back to the backend."""
+        """Give all that is free back to the backend, as far as segments can be given back."""
         with self._lock:
-            self._release_free_segments()
+            self._release_free()
 
     def set_limit(self, nbytes: int | None) -> None:
         """Never reserve more than `nbytes` from now on; None takes the limit away.
@@ -163,28 +336,56 @@ class CachingAllocator:
             wrong = "the limit must be a positive number of bytes, or None"
             raise DeviceError(message("set_memory_limit", wrong, nbytes))
         with self._lock:
-            self._limit = nbytes
+            self._growth.limit = nbytes
+
+    def record_history(self, history: History | None) -> None:
+        """Note every event in `history` from now on; None ends it."""
+        with self._lock:
+            self.history = history
+            self._growth.note = None if history is None else history.add
 
     def statistics(self) -> Statistics:
         """The numbers as of now, in a copy. Takes time in proportion to the number of blocks."""
         with self._lock:
             stats = self.counters()
-            stats.largest_free = max(self._free_runs(), default=0)
-            stats.n_segments = len(self._small.segments) + len(self._large.segments)
+            runs = list(self._free_runs())
+            stats.largest_free = max((size for _, size, _ in runs), default=0)
+            for pool, size, whole in runs:
+                if not whole:
+                    for name in ("all", f"{pool.name}_pool"):
+                        stats.pools[name].inactive_split += 1
+                        stats.pools[name].inactive_split_bytes += size
             return stats
 
     def counters(self) -> Statistics:
         """The numbers that are counted as things happen: all but those of free blocks."""
         with self._lock:
             self._take_freed()
-            return self._stats.copy()
+            pools = by_pool(self._counts)
+            total = pools["all"]
+            return Statistics(
+                allocated=total.allocated.current,
+                peak_allocated=total.allocated.peak,
+                requested=total.requested.current,
+                reserved=total.reserved.current,
+                peak_reserved=total.reserved.peak,
+                pending=total.active.current - total.allocated.current,
+                n_allocations=total.allocations.allocated,
+                n_frees=total.allocations.freed,
+                n_segments=total.segments.current,
+                n_retries=self._n_retries,
+                n_out_of_memory=self._n_out_of_memory,
+                pools=pools,
+            )
 
     def reset_peak(self) -> None:
         """Let the peaks start again from what is allocated and reserved now."""
         with self._lock:
             self._take_freed()
-            self._stats.peak_allocated = self._stats.allocated
-            self._stats.peak_reserved = self._stats.reserved
+            for counts in self._counts.values():
+                for gauge in counts.gauges():
+                    gauge.peak = gauge.current
+                counts.active.peak += counts.allocated.current
 
     def device_total(self) -> int:
         """Bytes of memory of the device, whatever the limit is."""
@@ -192,168 +393,109 @@ class CachingAllocator:
 
     def total(self) -> int:
         """Bytes of memory that can be had at most: the device's, or the limit if that is less."""
-        total = self.device_total()
-        return total if self._limit is None else min(total, self._limit)
+        total, limit = self.device_total(), self._growth.limit
+        return total if limit is None else min(total, limit)
+
+    def pools(self) -> list[Pool]:
+        """The pools of every arena."""
+        return [pool for a in list(self._arenas.values()) for pool in (a.small, a.large)]
 
     def chunks(self) -> list[Chunk]:
         """Every chunk of every segment, by pool, in the order of addresses within a segment."""
-        found = []
         with self._lock:
             self._take_freed()
-            for pool in (self._small, self._large):
-                for segment in pool.segments.values():
-                    chunk: Chunk | None = segment.first
-                    while chunk is not None:
-                        found.append(chunk)
-                        chunk = chunk.next
-        return found
+            return [
+                chunk
+                for pool in self.pools()
+                for segment in pool.segments.values()
+                for chunk in chunks_of(segment)
+            ]
 
     def _find(self, pool: Pool, size: int, nbytes: int) -> Chunk:
         """A chunk of just `size` bytes that is in no bin and not among the free ones."""
-        _empty_bins(pool)
-        chunk = _best_fit(pool, size)
+        empty_bins(pool)
+        chunk = best_fit(pool, size) or self._growth.grow(pool, size)
         if chunk is None:
-            chunk = self._new_segment(pool, size)
-        if chunk is None:
-            self._stats.n_retries += 1
-            self._release_free_segments()
-            chunk = self._new_segment(pool, size)
+            self._n_retries += 1
+            self._release_free()
+            chunk = self._growth.grow(pool, size)
         if chunk is None:
             # Tensors in reference cycles are garbage that still holds memory.
             gc.collect()
-            self._release_free_segments()
-            chunk = _best_fit(pool, size) or self._new_segment(pool, size)
+            self._take_freed()
+            self._take_passed(wait=True)
+            self._release_free()
+            chunk = best_fit(pool, size) or self._growth.grow(pool, size)
         if chunk is None:
-            self._stats.n_out_of_memory += 1
-            raise self._out_of_memory(nbytes)
-        _divide(pool, chunk, size)
+            self._n_out_of_memory += 1
+            raise self._out_of_memory(pool, nbytes)
+        divide(pool, chunk, size)
         return chunk
 
-    def _new_segment(self, pool: Pool, size: int) -> Chunk | None:
-        """A free chunk that fills a new segment; None when there is no room for one."""
-        for nbytes in _segment_sizes(pool, size):
-            if self._limit is not None and self._stats.reserved + nbytes > self._limit:
-                continue
-            pointer = self._backend.reserve(nbytes)
-            if pointer is None:
-                continue
-            segment = Segment(pointer, nbytes, pool)
-            pool.segments[pointer] = segment
-            self._stats.reserved += nbytes
-            self._stats.peak_reserved = max(self._stats.peak_reserved, self._stats.reserved)
-            return segment.first
-        return None
-
-    def _release_free_segments(self) -> None:
+    def _release_free(self) -> None:
         self._take_freed()
-        for pool in (self._small, self._large):
-            _empty_bins(pool)
-            for segment in list(pool.segments.values()):
-                first = segment.first
-                if first.state == FREE and first.size == segment.size:
-                    _remove_free(pool, first)
-                    first.state = GONE
-                    del pool.segments[segment.pointer]
-                    self._stats.reserved -= segment.size
-                    self._backend.release(segment.pointer, segment.size)
+        for pool in self.pools():
+            empty_bins(pool)
+            # A capture forbids the calls that give memory back.
+            if not pool.arena.pinned and not self._n_captures:
+                self._growth.trim(pool)
+        self._forget_dead_arenas()
 
-    def _free_runs(self) -> Iterator[int]:
-        """The sizes that free and cached chunks would have if all were merged now."""
-        run, segment = 0, None
-        for chunk in self.chunks():
-            if run and (chunk.state == LIVE or chunk.segment is not segment):
-                yield run
-                run = 0
-            segment = chunk.segment
-            run += 0 if chunk.state == LIVE else chunk.size
-        if run:
-            yield run
+    def _free_runs(self) -> Iterator[tuple[Pool, int, bool]]:
+        """(pool, bytes, whether it is all its segment's memory) of what is free, if merged now."""
+        for pool in self.pools():
+            for segment in pool.segments.values():
+                run, whole = 0, True
+                for chunk in chunks_of(segment):
+                    if chunk.state in _IN_THE_WAY:
+                        if run:
+                            yield pool, run, False
+                        run, whole = 0, whole and chunk.state == HOLE
+                    else:
+                        run += chunk.size
+                if run:
+                    yield pool, run, whole
 
-    def _out_of_memory(self, nbytes: int) -> OutOfMemoryError:
+    def _out_of_memory(self, pool: Pool, nbytes: int) -> OutOfMemoryError:
         stats = self.statistics()
-        cached = stats.reserved - stats.allocated
-        limit = "" if self._limit is None else f" of a limit of {format_bytes(self._limit)}"
+        private = sum(
+            segment_bytes(s) for p in self.pools() if p.arena.pinned for s in p.segments.values()
+        )
+        limit = self._growth.limit
+        of_limit = "" if limit is None else f" of a limit of {format_bytes(limit)}"
         got = (
             f"{format_bytes(stats.allocated)} allocated and {format_bytes(stats.reserved)} reserved"
-            f"{limit}, {format_bytes(self._backend.available())} left of the device's "
+            f"{of_limit}, {format_bytes(self._backend.available())} left of the device's "
             f"{format_bytes(self._backend.total())}, largest free block "
             f"{format_bytes(stats.largest_free)}, fragmentation {stats.fragmentation:.0%}"
         )
+        if private:
+            got += f", {format_bytes(private)} reserved in private pools"
+        if stats.pending:
+            got += f", {format_bytes(stats.pending)} still used by other streams"
         advice = "use a smaller batch or sequence, bfloat16, or bt.checkpoint to recompute"
-        if cached > nbytes:
+        if stats.cached > nbytes and not pool.arena.expandable:
+            advice = "unset BLUTRAIN_ALLOCATOR=segments, so that segments can grow; " + advice
+        elif stats.cached > nbytes:
             advice = "keep tensors of changing sizes from living side by side; " + advice
+        if private > nbytes:
+            advice = "let go of captured graphs, or let them share a pool; " + advice
+        if self._n_captures:
+            advice = "during a capture no cache is given back: call empty_cache before; " + advice
         wrong = f"there must be room for {format_bytes(nbytes)} more"
+        if self.history is not None:
+            self.history.out_of_memory(nbytes, self._backend.available(), pool.arena.stream)
         return OutOfMemoryError(message("malloc", wrong, got, advice))
 
 
-def _segment_sizes(pool: Pool, size: int) -> list[int]:
-    """Sizes of a segment for a chunk of `size` bytes: the one wished for, then the least."""
-    least = (size + SEGMENT_GRANULARITY - 1) // SEGMENT_GRANULARITY * SEGMENT_GRANULARITY
-    if pool.name == "small":
-        return [SMALL_SEGMENT]
-    return [MEDIUM_SEGMENT, least] if size <= MEDIUM_LIMIT else [least]
+_IN_THE_WAY = frozenset((LIVE, PENDING, HOLE))
 
 
-def _best_fit(pool: Pool, size: int) -> Chunk | None:
-    """Take the smallest free chunk of at least `size` bytes out of the free ones."""
-    at = bisect_left(pool.free, (size, 0))
-    if at == len(pool.free):
-        return None
-    _, pointer = pool.free.pop(at)
-    return pool.chunks.pop(pointer)
+class _Waiting:
+    """A chunk that some streams still use; `n_streams` of them."""
 
+    __slots__ = ("chunk", "n_streams")
 
-def _divide(pool: Pool, chunk: Chunk, size: int) -> None:
-    """Cut a chunk down to `size` bytes and put the rest among the free ones."""
-    rest = chunk.size - size
-    if rest == 0:
-        return
-    behind = Chunk(chunk.pointer + size, rest, chunk.segment)
-    behind.previous, behind.next = chunk, chunk.next
-    if chunk.next is not None:
-        chunk.next.previous = behind
-    chunk.next = behind
-    chunk.size = size
-    _add_free(pool, behind)
-
-
-def _empty_bins(pool: Pool) -> None:
-    """Merge every cached chunk with its neighbours that are not live, into the free ones."""
-    for cached in pool.bins.values():
-        while cached:
-            chunk = cached.pop()
-            if chunk.state == CACHED:
-                _add_free(pool, _merge(pool, chunk))
-    pool.bins.clear()
-
-
-def _merge(pool: Pool, chunk: Chunk) -> Chunk:
-    """The chunk that remains when `chunk` has absorbed all its neighbours that are not live.
-
-    An absorbed chunk that is still in a bin is GONE, by which `_empty_bins` knows it.
-    """
-    while chunk.previous is not None and chunk.previous.state != LIVE:
-        chunk = chunk.previous
-    if chunk.state == FREE:
-        _remove_free(pool, chunk)
-    while chunk.next is not None and chunk.next.state != LIVE:
-        absorbed = chunk.next
-        if absorbed.state == FREE:
-            _remove_free(pool, absorbed)
-        absorbed.state = GONE
-        chunk.size += absorbed.size
-        chunk.next = absorbed.next
-        if absorbed.next is not None:
-            absorbed.next.previous = chunk
-    return chunk
-
-
-def _add_free(pool: Pool, chunk: Chunk) -> None:
-    chunk.state = FREE
-    insort(pool.free, (chunk.size, chunk.pointer))
-    pool.chunks[chunk.pointer] = chunk
-
-
-def _remove_free(pool: Pool, chunk: Chunk) -> None:
-    del pool.free[bisect_left(pool.free, (chunk.size, chunk.pointer))]
-    del pool.chunks[chunk.pointer]
+    def __init__(self, chunk: Chunk, n_streams: int) -> None:
+        self.chunk = chunk
+        self.n_streams = n_streams

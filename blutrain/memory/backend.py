@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Backend(Protocol):
@@ -24,6 +24,64 @@ class Backend(Protocol):
 
     def available(self) -> int:
         """Bytes of it that nobody uses now."""
+
+
+class VirtualMemory(Protocol):
+    """Ranges of addresses, and memory to put behind parts of them."""
+
+    @property
+    def granularity(self) -> int:
+        """Addresses and sizes of all pieces are multiples of this."""
+
+    def total(self) -> int:
+        """Bytes of memory of the device."""
+
+    def reserve_addresses(self, nbytes: int) -> int | None:
+        """The start of a new range without memory; None when there are no addresses left."""
+
+    def release_addresses(self, pointer: int, nbytes: int) -> None:
+        """Give back a range that has no memory any more."""
+
+    def map(self, pointer: int, nbytes: int) -> bool:
+        """Put new memory behind a part of a range; False when there is no room."""
+
+    def unmap(self, pointer: int, nbytes: int) -> None:
+        """Give back the memory of a part, just as it was mapped, that nobody uses any more."""
+
+    def settle(self) -> None:
+        """Wait until no kernel uses any memory."""
+
+
+class StreamEvents(Protocol):
+    """How to know that a stream has done what it was given until now."""
+
+    def record(self, stream: int) -> Any:
+        """An event behind all work of the stream."""
+
+    def passed(self, event: Any) -> bool:
+        """Whether the stream has come to it."""
+
+    def wait(self, event: Any) -> None:
+        """Return when the stream has come to it."""
+
+    def recycle(self, event: Any) -> None:
+        """The event is not needed any more."""
+
+
+class InOrder:
+    """The events of a target that has done all work when a call returns."""
+
+    def record(self, stream: int) -> None:
+        """Nothing to note."""
+
+    def passed(self, event: None) -> bool:
+        """Everything has passed."""
+        return True
+
+    def wait(self, event: None) -> None:
+        """Nothing to wait for."""
+
+    recycle = wait
 
 
 class HostBackend:

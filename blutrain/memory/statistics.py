@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+_GAUGES = ("allocated", "active", "requested", "reserved", "allocations", "segments")
+_WITHOUT_PEAK = ("current", "allocated", "freed")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -21,6 +23,118 @@ def format_bytes(nbytes: int) -> str:
 
 
 @dataclass(slots=True)
+class Gauge:
+    """A quantity that rises and falls.
+
+    Attributes:
+        current: what it is now.
+        peak: the most that it was since the start or the last reset.
+        freed: by how much it ever fell, all falls together.
+
+    Example:
+        >>> gauge = Gauge()
+        >>> gauge.add(5)
+        >>> gauge.remove(2)
+        >>> gauge.current, gauge.peak, gauge.allocated, gauge.freed
+        (3, 5, 5, 2)
+    """
+
+    current: int = 0
+    peak: int = 0
+    freed: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """By how much it ever rose, all rises together."""
+        return self.current + self.freed
+
+    def add(self, amount: int) -> None:
+        """Rise."""
+        self.current += amount
+        self.peak = max(self.peak, self.current)
+
+    def remove(self, amount: int) -> None:
+        """Fall."""
+        self.current -= amount
+        self.freed += amount
+
+    def as_dict(self, name: str, has_peak: bool = True) -> dict[str, int]:
+        """The four numbers under PyTorch's names; three where no peak is noted."""
+        kinds = ("current", "peak", "allocated", "freed") if has_peak else _WITHOUT_PEAK
+        return {f"{name}.{kind}": getattr(self, kind) for kind in kinds}
+
+
+@dataclass(slots=True)
+class Counts:
+    """The numbers of the small pools, of the large ones, or of all.
+
+    Attributes:
+        allocated: bytes set aside for blocks that are in use.
+        active: these, and those taken back that another stream still uses.
+        requested: bytes that the users of blocks in use asked for.
+        reserved: bytes taken from the device.
+        allocations: blocks in use.
+        segments: segments taken from the device.
+        inactive_split, inactive_split_bytes: free parts of segments of which another part is used.
+    """
+
+    allocated: Gauge = field(default_factory=Gauge)
+    active: Gauge = field(default_factory=Gauge)
+    requested: Gauge = field(default_factory=Gauge)
+    reserved: Gauge = field(default_factory=Gauge)
+    allocations: Gauge = field(default_factory=Gauge)
+    segments: Gauge = field(default_factory=Gauge)
+    inactive_split: int = 0
+    inactive_split_bytes: int = 0
+
+    def gauges(self) -> list[Gauge]:
+        """All that rise and fall."""
+        return [getattr(self, name) for name in _GAUGES]
+
+    def copy(self) -> Counts:
+        """The same numbers, which then stay as they are."""
+        return Counts(
+            **{name: replace(getattr(self, name)) for name in _GAUGES},
+            inactive_split=self.inactive_split,
+            inactive_split_bytes=self.inactive_split_bytes,
+        )
+
+    def as_dict(self, pool: str) -> dict[str, int]:
+        """The numbers under the keys of `torch.cuda.memory_stats`."""
+        return {
+            **self.allocated.as_dict(f"allocated_bytes.{pool}"),
+            **self.active.as_dict(f"active_bytes.{pool}"),
+            **self.requested.as_dict(f"requested_bytes.{pool}", has_peak=False),
+            **self.reserved.as_dict(f"reserved_bytes.{pool}"),
+            **self.allocations.as_dict(f"allocation.{pool}", has_peak=False),
+            **self.segments.as_dict(f"segment.{pool}"),
+            f"inactive_split.{pool}.current": self.inactive_split,
+            f"inactive_split_bytes.{pool}.current": self.inactive_split_bytes,
+        }
+
+
+def by_pool(counted: dict[str, Counts]) -> dict[str, Counts]:
+    """Copies of what is counted, with the sums that are not counted as they arise.
+
+    Args:
+        counted: of "all" the allocated, reserved and segments, of each pool everything. `active` is
+            only what other streams still use, with the peak of that and the allocated together.
+    """
+    pools = {name: counts.copy() for name, counts in counted.items()}
+    for counts in pools.values():
+        # Without other streams nothing but the allocated is active, and no peak was noted.
+        counts.active.peak = max(counts.active.peak, counts.allocated.peak)
+        counts.active.current += counts.allocated.current
+        counts.active.freed = counts.allocated.allocated - counts.active.current
+    total, parts = pools["all"], (pools["small_pool"], pools["large_pool"])
+    for name in ("requested", "allocations"):
+        gauges = [getattr(part, name) for part in parts]
+        total_gauge = Gauge(sum(g.current for g in gauges), 0, sum(g.freed for g in gauges))
+        setattr(total, name, total_gauge)
+    return pools
+
+
+@dataclass(slots=True)
 class Statistics:
     """The state of an allocator in numbers; sizes in bytes.
 
@@ -30,11 +144,13 @@ class Statistics:
         requested: what the users of these blocks asked for.
         reserved: taken from the device, in use or cached.
         peak_reserved: the most that it was.
+        pending: taken back, but another stream may still use it.
         largest_free: the largest piece of the cache.
         n_allocations, n_frees: blocks given out and taken back.
         n_segments: pieces that were taken from the device.
         n_retries: requests for which the cache was given back to the device first.
         n_out_of_memory: requests that failed.
+        pools: the same by pool: "all", "small_pool", "large_pool".
     """
 
     allocated: int = 0
@@ -42,16 +158,14 @@ class Statistics:
     requested: int = 0
     reserved: int = 0
     peak_reserved: int = 0
+    pending: int = 0
     largest_free: int = 0
     n_allocations: int = 0
     n_frees: int = 0
     n_segments: int = 0
     n_retries: int = 0
     n_out_of_memory: int = 0
-
-    def copy(self) -> Statistics:
-        """The same numbers, which then stay as they are."""
-        return replace(self)
+    pools: dict[str, Counts] = field(default_factory=dict)
 
     @property
     def cached(self) -> int:
@@ -70,20 +184,14 @@ class Statistics:
 
     def as_dict(self) -> dict[str, int]:
         """The numbers under the keys of `torch.cuda.memory_stats`, as far as they exist here."""
-        return {
-            "allocated_bytes.all.current": self.allocated,
-            "allocated_bytes.all.peak": self.peak_allocated,
-            "requested_bytes.all.current": self.requested,
-            "reserved_bytes.all.current": self.reserved,
-            "reserved_bytes.all.peak": self.peak_reserved,
-            "allocation.all.current": self.n_allocations - self.n_frees,
-            "allocation.all.allocated": self.n_allocations,
-            "allocation.all.freed": self.n_frees,
-            "segment.all.current": self.n_segments,
+        numbers = {
             "largest_free_block": self.largest_free,
             "num_alloc_retries": self.n_retries,
             "num_ooms": self.n_out_of_memory,
         }
+        for pool, counts in self.pools.items():
+            numbers.update(counts.as_dict(pool))
+        return numbers
 
     def summary(self, title: str) -> str:
         """The numbers as a table."""
@@ -92,6 +200,7 @@ class Statistics:
             ("allocated", format_bytes(self.allocated), format_bytes(self.peak_allocated)),
             ("reserved", format_bytes(self.reserved), format_bytes(self.peak_reserved)),
             ("requested", format_bytes(self.requested), ""),
+            ("used by other streams", format_bytes(self.pending), ""),
             ("largest free block", format_bytes(self.largest_free), ""),
             ("fragmentation", f"{self.fragmentation:.1%}", ""),
             ("blocks in use", str(live), ""),
@@ -99,6 +208,11 @@ class Statistics:
             ("cache given back", f"{self.n_retries} times", ""),
             ("out of memory", f"{self.n_out_of_memory} times", ""),
         ]
-        lines = [title, f"{'':<20}{'now':>16}{'peak':>16}"]
-        lines += [f"{name:<20}{now:>16}{peak:>16}".rstrip() for name, now, peak in rows]
+        for pool, counts in self.pools.items():
+            if pool != "all":
+                now, peak = counts.allocated.current, counts.allocated.peak
+                name = pool.replace("_", " ") + ", allocated"
+                rows.append((name, format_bytes(now), format_bytes(peak)))
+        lines = [title, f"{'':<24}{'now':>16}{'peak':>16}"]
+        lines += [f"{name:<24}{now:>16}{peak:>16}".rstrip() for name, now, peak in rows]
         return "\n".join(lines)

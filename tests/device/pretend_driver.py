@@ -26,7 +26,15 @@ class PretendDriver:
         self.fail_with = 0  # what launches and module loads return
         self.log = b""
         self.modules: list[tuple[bytes, dict[int, int]]] = []
-        self.alive = 0  # streams and events
+        self.alive = self.created = 0  # streams and events
+        self.queues: list[int] = []  # of copies and fills, in order
+        self.unfinished: set[int] = set()  # events that have not happened
+        self.capturing = 0  # the stream
+        self.mode = 1
+        self.ranges: dict[int, tuple[int, ctypes.Array]] = {}
+        self.handles: dict[int, int] = {}  # of physical memory: bytes
+        self.mapped: dict[int, tuple[int, int]] = {}  # (bytes, handle)
+        self.graph_launches: list[tuple[int, int]] = []
         self.refused = 0  # calls without a context
 
     def __getitem__(self, name: str):
@@ -62,7 +70,7 @@ class PretendDriver:
         return 0 if self.initialised else NOT_INITIALIZED
 
     def cuDeviceGetAttribute(self, out, which, device):
-        out._obj.value = {13: self.CLOCK_KHZ, 75: 9, 76: 0, 16: 132, 97: 227 << 10}[which]
+        out._obj.value = {13: self.CLOCK_KHZ, 75: 9, 76: 0, 16: 132, 97: 227 << 10, 102: 1}[which]
         return 0 if self.initialised else NOT_INITIALIZED
 
     def cuDeviceTotalMem_v2(self, out, device):
@@ -83,7 +91,7 @@ class PretendDriver:
     # Memory
 
     def _used(self) -> int:
-        return sum(map(len, self.memory.values()))
+        return sum(map(len, self.memory.values())) + sum(self.handles.values())
 
     def cuMemGetInfo_v2(self, free, total):
         free._obj.value, total._obj.value = CAPACITY - self._used(), CAPACITY
@@ -109,23 +117,41 @@ class PretendDriver:
             ctypes.memmove(destination, source, nbytes)
         return self._needs_context()
 
-    cuMemcpyDtoH_v2 = cuMemcpyDtoD_v2 = cuMemcpyHtoD_v2
+    cuMemcpyDtoH_v2 = cuMemcpyHtoD_v2
 
-    def cuMemsetD8_v2(self, pointer, byte, nbytes):
+    def cuMemcpyDtoDAsync_v2(self, destination, source, nbytes, stream):
+        self.queues.append(stream)
+        return self.cuMemcpyHtoD_v2(destination, source, nbytes)
+
+    cuMemcpyHtoDAsync_v2 = cuMemcpyDtoHAsync_v2 = cuMemcpyDtoDAsync_v2
+
+    def cuMemsetD8Async(self, pointer, byte, nbytes, stream):
+        self.queues.append(stream)
         if not self._needs_context():
             ctypes.memset(pointer, byte, nbytes)
         return self._needs_context()
 
     # Streams and events
 
-    def cuStreamCreate(self, out, flags):
+    def cuEventCreate(self, out, flags):
         self.alive += 1
-        out._obj.value = 0x7F00_0000_0000 + self.alive
+        self.created += 1
+        out._obj.value = 0x7F00_0000_0000 + self.created
         if self._needs_context():
             self.alive -= 1
         return self._needs_context()
 
-    cuEventCreate = cuStreamCreate
+    def cuStreamCreateWithPriority(self, out, flags, priority):
+        return self.cuEventCreate(out, flags)
+
+    def cuCtxGetStreamPriorityRange(self, lowest, highest):
+        lowest._obj.value, highest._obj.value = 0, -5
+        return self._needs_context()
+
+    def cuEventQuery(self, event):
+        return self._needs_context() or (600 if event in self.unfinished else 0)
+
+    cuStreamQuery = cuEventQuery
 
     def cuStreamDestroy_v2(self, handle):
         self.alive -= 1
@@ -140,6 +166,89 @@ class PretendDriver:
 
     def cuEventElapsedTime(self, out, start, end):
         out._obj.value = 1500.0
+        return 0
+
+    # Virtual memory
+
+    def cuMemGetAllocationGranularity(self, out, properties, option):
+        out._obj.value = 2 << 20
+        return self._needs_context()
+
+    def cuMemAddressReserve(self, out, nbytes, alignment, wish, flags):
+        memory = (ctypes.c_char * (nbytes + (2 << 20)))()
+        out._obj.value = -(-ctypes.addressof(memory) // (2 << 20)) * (2 << 20)
+        self.ranges[out._obj.value] = (nbytes, memory)
+        return self._needs_context()
+
+    def cuMemAddressFree(self, pointer, nbytes):
+        if self.ranges.get(pointer, (0, None))[0] != nbytes:
+            return INVALID_VALUE
+        del self.ranges[pointer]
+        return self._needs_context()
+
+    def cuMemCreate(self, out, nbytes, properties, flags):
+        if nbytes % (2 << 20) or (self.capturing and self.mode != 2):
+            return INVALID_VALUE
+        if self._used() + nbytes > CAPACITY:
+            return OUT_OF_MEMORY
+        self.created += 1
+        out._obj.value = self.created
+        self.handles[self.created] = nbytes
+        return self._needs_context()
+
+    def cuMemRelease(self, handle):
+        return 0 if self.handles.pop(handle, None) else INVALID_VALUE
+
+    def cuMemMap(self, pointer, nbytes, offset, handle, flags):
+        inside = any(p <= pointer and pointer + nbytes <= p + n[0] for p, n in self.ranges.items())
+        if not inside or self.handles[handle] != nbytes or pointer in self.mapped:
+            return INVALID_VALUE
+        self.mapped[pointer] = (nbytes, handle)
+        return self._needs_context()
+
+    def cuMemSetAccess(self, pointer, nbytes, access, count):
+        return 0 if self.mapped[pointer][0] == nbytes and count == 1 else INVALID_VALUE
+
+    def cuMemUnmap(self, pointer, nbytes):
+        if self.mapped.get(pointer, (0, 0))[0] != nbytes:
+            return INVALID_VALUE
+        del self.mapped[pointer]
+        return 0
+
+    # Graphs
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.mode, mode._obj.value = mode._obj.value, self.mode
+        return 0
+
+    def cuStreamBeginCapture_v2(self, stream, mode):
+        self.capturing, self.mode = stream, mode
+        return self._needs_context()
+
+    def cuStreamEndCapture(self, stream, out):
+        assert stream == self.capturing
+        self.capturing = 0
+        out._obj.value = 77
+        return self.fail_with
+
+    def cuGraphGetNodes(self, graph, nodes, count):
+        count._obj.value = len(self.launches)
+        return 0
+
+    def cuGraphInstantiateWithFlags(self, out, graph, flags):
+        out._obj.value = graph + 1
+        self.alive += 1
+        return 0
+
+    def cuGraphDestroy(self, graph):
+        return 0
+
+    def cuGraphLaunch(self, executable, stream):
+        self.graph_launches.append((executable, stream))
+        return 0
+
+    def cuGraphExecDestroy(self, executable):
+        self.alive -= 1
         return 0
 
     # Kernels

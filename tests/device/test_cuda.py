@@ -156,7 +156,7 @@ def test_numba_allocates_from_our_cache():
     pointer = x.__cuda_array_interface__["data"][0]
     del x
     assert memory.memory_allocated() == before
-    block = memory.malloc(4 << 20)
+    block = memory.shareable_buffer(4 << 20)
     assert block.pointer == pointer
     memory.free(block)
     assert cuda.current_context().get_memory_info().total > 0

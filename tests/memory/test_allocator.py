@@ -275,7 +275,7 @@ def test_the_public_functions_agree_with_each_other():
 
 
 def test_a_fraction_of_the_device_is_a_limit():
-    allocator = memory._allocator
+    allocator = memory.allocator
     try:
         memory.set_memory_fraction(0.25)
         assert allocator.total() == allocator.device_total() // 4

@@ -12,6 +12,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from blutrain.errors import DeviceError, message
 OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
 INVALID_CONTEXT = 201
+NOT_READY = 600
 
 _c_pointer = ctypes.c_uint64  # CUdeviceptr
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -43,7 +46,33 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyDtoH_v2": (c_void_p, _c_pointer, c_size_t),
     "cuMemcpyDtoD_v2": (_c_pointer, _c_pointer, c_size_t),
     "cuMemsetD8_v2": (_c_pointer, ctypes.c_ubyte, c_size_t),
+    "cuMemcpyHtoDAsync_v2": (_c_pointer, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, _c_pointer, c_size_t, c_void_p),
+    "cuMemcpyDtoDAsync_v2": (_c_pointer, _c_pointer, c_size_t, c_void_p),
+    "cuMemsetD8Async": (_c_pointer, ctypes.c_ubyte, c_size_t, c_void_p),
+    "cuMemGetAllocationGranularity": (POINTER(c_size_t), c_void_p, c_int),
+    "cuMemAddressReserve": (
+        POINTER(_c_pointer), c_size_t, c_size_t, _c_pointer, ctypes.c_uint64
+    ),
+    "cuMemAddressFree": (_c_pointer, c_size_t),
+    "cuMemCreate": (POINTER(ctypes.c_uint64), c_size_t, c_void_p, ctypes.c_uint64),
+    "cuMemRelease": (ctypes.c_uint64,),
+    "cuMemMap": (_c_pointer, c_size_t, c_size_t, ctypes.c_uint64, ctypes.c_uint64),
+    "cuMemSetAccess": (_c_pointer, c_size_t, c_void_p, c_size_t),
+    "cuMemUnmap": (_c_pointer, c_size_t),
+    "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
+    "cuStreamBeginCapture_v2": (c_void_p, c_int),
+    "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
+    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, ctypes.c_ulonglong),
+    "cuGraphGetNodes": (c_void_p, c_void_p, POINTER(c_size_t)),
+    "cuGraphLaunch": (c_void_p, c_void_p),
+    "cuGraphDestroy": (c_void_p,),
+    "cuGraphExecDestroy": (c_void_p,),
     "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamCreateWithPriority": (POINTER(c_void_p), c_uint, c_int),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
+    "cuStreamQuery": (c_void_p,),
+    "cuEventQuery": (c_void_p,),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
@@ -60,6 +89,10 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
 }  # fmt: skip
 
+_CAPTURE_ADVICE = (
+    "a graph can capture launches, fills and copies on the device in its own stream, but nothing "
+    "that waits for the device or uses another stream: do that before or after the capture"
+)
 # What the driver calls these failures says little about what to do.
 _ADVICE = {
     700: "run the kernel on the cpu target to find the index that is out of bounds "
@@ -69,11 +102,14 @@ _ADVICE = {
     719: "see the driver's log (dmesg); this process cannot use the GPU any more",
     222: "the driver is older than the toolkit that wrote the PTX: update it, or install the extra "
     "that fits it (blutrain[cu12])",
+    900: _CAPTURE_ADVICE,
+    901: _CAPTURE_ADVICE,
+    906: _CAPTURE_ADVICE,
     218: "report this with the kernel: the driver does not accept its PTX",
 }
 
 _lock = threading.Lock()
-_device = 0
+DEVICE = 0  # the first that CUDA_VISIBLE_DEVICES leaves
 
 
 class _Threads(threading.local):
@@ -81,9 +117,11 @@ class _Threads(threading.local):
 
     Attributes:
         has_context: the thread was given the primary context.
+        is_capturing: a stream notes the thread's work for a graph.
     """
 
     has_context = False
+    is_capturing = False
 
 
 threads = _Threads()
@@ -115,7 +153,7 @@ def context() -> int:
         lib = library()
         check(lib.cuInit(0), "cuInit")
         handle = c_void_p()
-        check(lib.cuDevicePrimaryCtxRetain(byref(handle), _device), "cuDevicePrimaryCtxRetain")
+        check(lib.cuDevicePrimaryCtxRetain(byref(handle), DEVICE), "cuDevicePrimaryCtxRetain")
         return int(handle.value or 0)
 
 
@@ -191,9 +229,11 @@ class Properties:
     driver: tuple[int, int]
 
 
-def _attribute(which: int) -> int:
+def attribute(which: int) -> int:
+    """A CUdevice_attribute of the device in use."""
+    context()
     value = c_int()
-    call("cuDeviceGetAttribute", byref(value), which, _device)
+    call("cuDeviceGetAttribute", byref(value), which, DEVICE)
     return value.value
 
 
@@ -202,19 +242,19 @@ def properties() -> Properties:
     """The properties of the device in use."""
     context()
     name = ctypes.create_string_buffer(256)
-    call("cuDeviceGetName", name, len(name), _device)
+    call("cuDeviceGetName", name, len(name), DEVICE)
     memory = c_size_t()
-    call("cuDeviceTotalMem_v2", byref(memory), _device)
+    call("cuDeviceTotalMem_v2", byref(memory), DEVICE)
     version = c_int()
     call("cuDriverGetVersion", byref(version))
     return Properties(
         name=name.value.decode(),
         # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
-        compute_capability=(_attribute(75), _attribute(76)),
+        compute_capability=(attribute(75), attribute(76)),
         memory=memory.value,
-        n_multiprocessors=_attribute(16),  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-        clock_hz=_attribute(13) * 1e3,  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, in kHz
-        max_shared=_attribute(97),  # ..._MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        n_multiprocessors=attribute(16),  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        clock_hz=attribute(13) * 1e3,  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, in kHz
+        max_shared=attribute(97),  # ..._MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         driver=(version.value // 1000, version.value % 1000 // 10),
     )
 
@@ -249,38 +289,52 @@ def release(pointer: int) -> None:
     call("cuMemFree_v2", pointer)
 
 
-def copy_host_to_device(destination: int, source: int, nbytes: int) -> None:
-    """Copy; the source may be changed when this returns."""
-    call("cuMemcpyHtoD_v2", destination, source, nbytes)
+def copy_host_to_device(destination: int, source: int, nbytes: int, stream: int = 0) -> None:
+    """Copy, behind the stream's work; the source may be changed when this returns."""
+    if stream == 0:
+        call("cuMemcpyHtoD_v2", destination, source, nbytes)
+    else:
+        call("cuMemcpyHtoDAsync_v2", destination, source, nbytes, stream)
+        synchronize_stream(stream)
 
 
-def copy_device_to_host(destination: int, source: int, nbytes: int) -> None:
-    """Copy; the bytes are there when this returns."""
-    call("cuMemcpyDtoH_v2", destination, source, nbytes)
+def copy_device_to_host(destination: int, source: int, nbytes: int, stream: int = 0) -> None:
+    """Copy, behind the stream's work; the bytes are there when this returns."""
+    if stream == 0:
+        call("cuMemcpyDtoH_v2", destination, source, nbytes)
+    else:
+        call("cuMemcpyDtoHAsync_v2", destination, source, nbytes, stream)
+        synchronize_stream(stream)
 
 
-def copy_device_to_device(destination: int, source: int, nbytes: int) -> None:
-    """Copy, in the order of the default stream."""
-    call("cuMemcpyDtoD_v2", destination, source, nbytes)
+def copy_device_to_device(destination: int, source: int, nbytes: int, stream: int = 0) -> None:
+    """Copy, in the order of a stream."""
+    call("cuMemcpyDtoDAsync_v2", destination, source, nbytes, stream)
 
 
-def fill(pointer: int, byte: int, nbytes: int) -> None:
-    """Set bytes, in the order of the default stream."""
-    call("cuMemsetD8_v2", pointer, byte, nbytes)
+def fill(pointer: int, byte: int, nbytes: int, stream: int = 0) -> None:
+    """Set bytes, in the order of a stream."""
+    call("cuMemsetD8Async", pointer, byte, nbytes, stream)
 
 
 # Streams and events ------------------------------------------------------------------------------
 
+_NON_BLOCKING, _WITHOUT_TIMING = 1, 2  # CU_STREAM_NON_BLOCKING, CU_EVENT_DISABLE_TIMING
 
-def _created(name: str) -> int:
+
+def create_stream(blocking: bool = True, priority: int = 0) -> int:
+    """A stream; a blocking one and the default stream wait for each other's earlier work."""
     handle = c_void_p()
-    call(name, byref(handle), 0)
+    flags = 0 if blocking else _NON_BLOCKING
+    call("cuStreamCreateWithPriority", byref(handle), flags, priority)
     return int(handle.value or 0)
 
 
-def create_stream() -> int:
-    """A stream that waits for the default stream, and the default stream for it."""
-    return _created("cuStreamCreate")
+def priority_range() -> tuple[int, int]:
+    """(lowest, highest) priority of a stream; the highest is the lower number, as in (0, -5)."""
+    lowest, highest = c_int(), c_int()
+    call("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
+    return lowest.value, highest.value
 
 
 def destroy_stream(handle: int) -> None:
@@ -293,14 +347,29 @@ def synchronize_stream(handle: int) -> None:
     call("cuStreamSynchronize", handle)
 
 
+def _is_done(name: str, handle: int) -> bool:
+    status = try_call(name, handle)
+    if status == NOT_READY:
+        return False
+    check(status, name)
+    return True
+
+
+def stream_is_idle(handle: int) -> bool:
+    """Whether a stream has done all its work."""
+    return _is_done("cuStreamQuery", handle)
+
+
 def stream_wait(handle: int, event: int) -> None:
     """Let later work of a stream wait for an event."""
     call("cuStreamWaitEvent", handle, event, 0)
 
 
-def create_event() -> int:
-    """An event that notes its time."""
-    return _created("cuEventCreate")
+def create_event(timing: bool = True) -> int:
+    """An event, which notes its time or costs less."""
+    handle = c_void_p()
+    call("cuEventCreate", byref(handle), 0 if timing else _WITHOUT_TIMING)
+    return int(handle.value or 0)
 
 
 def destroy_event(handle: int) -> None:
@@ -313,6 +382,11 @@ def record_event(event: int, stream: int) -> None:
     call("cuEventRecord", event, stream)
 
 
+def event_passed(event: int) -> bool:
+    """Whether an event has happened."""
+    return _is_done("cuEventQuery", event)
+
+
 def synchronize_event(event: int) -> None:
     """Wait for an event."""
     call("cuEventSynchronize", event)
@@ -323,3 +397,73 @@ def elapsed_seconds(start: int, end: int) -> float:
     milliseconds = ctypes.c_float()
     call("cuEventElapsedTime", byref(milliseconds), start, end)
     return milliseconds.value / 1e3
+
+
+# Capture -----------------------------------------------------------------------------------------
+
+_THREAD_LOCAL, _RELAXED = 1, 2  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ..._RELAXED
+
+
+@contextmanager
+def during_capture() -> Iterator[None]:
+    """Let this thread make calls that a capture forbids, but that are no work of any stream."""
+    if not threads.is_capturing:
+        yield
+        return
+    mode = c_int(_RELAXED)
+    call("cuThreadExchangeStreamCaptureMode", byref(mode))
+    try:
+        yield
+    finally:
+        call("cuThreadExchangeStreamCaptureMode", byref(mode))
+
+
+def begin_capture(stream: int) -> None:
+    """Let a stream note its work from now on instead of doing it."""
+    # Thread-local: what other threads do meanwhile, such as loading data, is no error.
+    call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
+    threads.is_capturing = True
+
+
+def end_capture(stream: int) -> int:
+    """The graph of the work that the stream was given since `begin_capture`.
+
+    Raises:
+        DeviceError: something in it cannot be captured.
+    """
+    threads.is_capturing = False
+    graph = c_void_p()
+    call("cuStreamEndCapture", stream, byref(graph))
+    return int(graph.value or 0)
+
+
+def instantiate_graph(graph: int) -> int:
+    """What `launch_graph` takes; the graph itself is destroyed."""
+    executable = c_void_p()
+    try:
+        call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
+    finally:
+        call("cuGraphDestroy", graph)
+    return int(executable.value or 0)
+
+
+def discard_graph(graph: int) -> None:
+    """Destroy a graph that was not instantiated."""
+    call("cuGraphDestroy", graph)
+
+
+def count_nodes(graph: int) -> int:
+    """How many kernels, copies and fills a graph has."""
+    count = c_size_t()
+    call("cuGraphGetNodes", graph, None, byref(count))
+    return count.value
+
+
+def launch_graph(executable: int, stream: int) -> None:
+    """Queue all work of a graph."""
+    call("cuGraphLaunch", executable, stream)
+
+
+def destroy_graph(executable: int) -> None:
+    """Destroy an instantiated graph, once its work is done; returns at once."""
+    call("cuGraphExecDestroy", executable)

@@ -1,7 +1,8 @@
 """blutrain's allocator as Numba's memory manager, so that `cuda.device_array` uses it too.
 
-One cache for both: Numba's arrays count in `memory_allocated`, and memory that one of the two
-freed serves the other. It applies to contexts that Numba opens after blutrain was imported.
+Numba's arrays count in `memory_allocated`, and its freed memory is cached like ours. They come from
+plain segments, so that Numba can share them with other processes (`get_ipc_handle`). It applies to
+contexts that Numba opens after blutrain was imported.
 """
 
 from __future__ import annotations
