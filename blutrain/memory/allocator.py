@@ -30,17 +30,17 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
 
 from blutrain.device.stream import here
 from blutrain.errors import DeviceError, OutOfMemoryError, message
+from blutrain.memory import report
 from blutrain.memory.backend import Backend, InOrder, StreamEvents, VirtualMemory
-from blutrain.memory.block import CACHED, HOLE, LIVE, PENDING, Arena, Block, Chunk, Pool
+from blutrain.memory.block import CACHED, LIVE, Arena, Block, Chunk, Pool
 from blutrain.memory.chunks import best_fit, chunks_of, divide, empty_bins
-from blutrain.memory.growth import KIB, MIB, Growth, segment_bytes
+from blutrain.memory.growth import KIB, MIB, Growth
 from blutrain.memory.history import History
-from blutrain.memory.statistics import Counts, Statistics, by_pool, format_bytes
+from blutrain.memory.statistics import Counts, Statistics, by_pool
+from blutrain.memory.stream_waits import StreamWaits
 
 __all__ = ["ALIGNMENT", "KIB", "MIB", "CachingAllocator"]
 
@@ -94,11 +94,8 @@ class CachingAllocator:
         self._small, self._large = arena.small, arena.large
         self._n_retries = self._n_out_of_memory = 0
         self._freed: deque[Chunk] = deque()
-        self._events: StreamEvents = InOrder() if events is None else events
-        # By stream, in the order in which the events were recorded there.
-        self._pending: dict[int, deque[tuple[Any, _Waiting]]] = {}
-        self._n_captures = 0
-        self._after_capture: list[Chunk] = []
+        waits_for = InOrder() if events is None else events
+        self._waits = StreamWaits(waits_for, self._total, self._to_bin)
         self.history: History | None = None
 
     # The hot path --------------------------------------------------------------------------------
@@ -125,7 +122,7 @@ class CachingAllocator:
 
     def _malloc(self, pool: Pool, size: int, nbytes: int) -> Block:
         with self._lock:
-            if self._freed or self._pending:
+            if self._freed or self._waits:
                 self._take_freed()
             try:
                 chunk = pool.bins[size].pop()
@@ -140,7 +137,7 @@ class CachingAllocator:
                 gauge.current = allocated = gauge.current + size
                 if allocated > gauge.peak:
                     gauge.peak = allocated
-            if self._pending or self.history is not None:
+            if self._waits or self.history is not None:
                 self._note_malloc(chunk)
             return Block(chunk.pointer, size, nbytes, chunk)
 
@@ -177,12 +174,11 @@ class CachingAllocator:
                 gauge.current -= size
                 gauge.freed += size
             if chunk.streams:
-                chunk.state = PENDING
-                self._wait_for_streams(chunk)
+                self._waits.add(chunk)
             else:
                 self._to_bin(chunk)
-        if self._pending:
-            self._take_passed()
+        if self._waits:
+            self._waits.take_passed()
 
     def _to_bin(self, chunk: Chunk) -> None:
         chunk.state = CACHED
@@ -271,53 +267,12 @@ class CachingAllocator:
         """Record no events and give nothing back until `end_capture`: a capture forbids both."""
         with self._lock:
             self._take_freed()
-            self._n_captures += 1
+            self._waits.begin_capture()
 
     def end_capture(self) -> None:
         """See `begin_capture`."""
         with self._lock:
-            self._n_captures -= 1
-            if not self._n_captures:
-                chunks, self._after_capture = self._after_capture, []
-                for chunk in chunks:
-                    self._record_events(chunk)
-
-    def _wait_for_streams(self, chunk: Chunk) -> None:
-        for counts in (chunk.segment.pool.counts, self._total):
-            counts.active.current += chunk.size
-        if self._n_captures:
-            self._after_capture.append(chunk)
-        else:
-            self._record_events(chunk)
-
-    def _record_events(self, chunk: Chunk) -> None:
-        streams, chunk.streams = chunk.streams or set(), None
-        waiting = _Waiting(chunk, len(streams))
-        for stream in streams:
-            event = self._events.record(stream)
-            self._pending.setdefault(stream, deque()).append((event, waiting))
-
-    def _take_passed(self, wait: bool = False) -> None:
-        """Put into the bins what every stream has done with; `wait` for all of it."""
-        if self._n_captures:
-            return
-        for stream, queue in list(self._pending.items()):
-            while queue:
-                event, waiting = queue[0]
-                if wait:
-                    self._events.wait(event)
-                elif not self._events.passed(event):
-                    break
-                queue.popleft()
-                self._events.recycle(event)
-                waiting.n_streams -= 1
-                if not waiting.n_streams:
-                    chunk = waiting.chunk
-                    for counts in (chunk.segment.pool.counts, self._total):
-                        counts.active.current -= chunk.size
-                    self._to_bin(chunk)
-            if not queue:
-                del self._pending[stream]
+            self._waits.end_capture()
 
     # Everything else -----------------------------------------------------------------------------
 
@@ -348,7 +303,7 @@ class CachingAllocator:
         """The numbers as of now, in a copy. Takes time in proportion to the number of blocks."""
         with self._lock:
             stats = self.counters()
-            runs = list(self._free_runs())
+            runs = list(report.free_runs(self.pools()))
             stats.largest_free = max((size for _, size, _ in runs), default=0)
             for pool, size, whole in runs:
                 if not whole:
@@ -423,7 +378,7 @@ class CachingAllocator:
             # Tensors in reference cycles are garbage that still holds memory.
             gc.collect()
             self._take_freed()
-            self._take_passed(wait=True)
+            self._waits.take_passed(wait=True)
             self._release_free()
             chunk = best_fit(pool, size) or self._growth.grow(pool, size)
         if chunk is None:
@@ -437,65 +392,21 @@ class CachingAllocator:
         for pool in self.pools():
             empty_bins(pool)
             # A capture forbids the calls that give memory back.
-            if not pool.arena.pinned and not self._n_captures:
+            if not pool.arena.pinned and not self._waits.capturing:
                 self._growth.trim(pool)
         self._forget_dead_arenas()
 
-    def _free_runs(self) -> Iterator[tuple[Pool, int, bool]]:
-        """(pool, bytes, whether it is all its segment's memory) of what is free, if merged now."""
-        for pool in self.pools():
-            for segment in pool.segments.values():
-                run, whole = 0, True
-                for chunk in chunks_of(segment):
-                    if chunk.state in _IN_THE_WAY:
-                        if run:
-                            yield pool, run, False
-                        run, whole = 0, whole and chunk.state == HOLE
-                    else:
-                        run += chunk.size
-                if run:
-                    yield pool, run, whole
-
     def _out_of_memory(self, pool: Pool, nbytes: int) -> OutOfMemoryError:
-        stats = self.statistics()
-        private = sum(
-            segment_bytes(s) for p in self.pools() if p.arena.pinned for s in p.segments.values()
-        )
-        limit = self._growth.limit
-        of_limit = "" if limit is None else f" of a limit of {format_bytes(limit)}"
-        got = (
-            f"{format_bytes(stats.allocated)} allocated and {format_bytes(stats.reserved)} reserved"
-            f"{of_limit}, {format_bytes(self._backend.available())} left of the device's "
-            f"{format_bytes(self._backend.total())}, largest free block "
-            f"{format_bytes(stats.largest_free)}, fragmentation {stats.fragmentation:.0%}"
-        )
-        if private:
-            got += f", {format_bytes(private)} reserved in private pools"
-        if stats.pending:
-            got += f", {format_bytes(stats.pending)} still used by other streams"
-        advice = "use a smaller batch or sequence, bfloat16, or bt.checkpoint to recompute"
-        if stats.cached > nbytes and not pool.arena.expandable:
-            advice = "unset BLUTRAIN_ALLOCATOR=segments, so that segments can grow; " + advice
-        elif stats.cached > nbytes:
-            advice = "keep tensors of changing sizes from living side by side; " + advice
-        if private > nbytes:
-            advice = "let go of captured graphs, or let them share a pool; " + advice
-        if self._n_captures:
-            advice = "during a capture no cache is given back: call empty_cache before; " + advice
-        wrong = f"there must be room for {format_bytes(nbytes)} more"
+        available = self._backend.available()
         if self.history is not None:
-            self.history.out_of_memory(nbytes, self._backend.available(), pool.arena.stream)
-        return OutOfMemoryError(message("malloc", wrong, got, advice))
-
-
-_IN_THE_WAY = frozenset((LIVE, PENDING, HOLE))
-
-
-class _Waiting:
-    """A chunk that some streams still use; `n_streams` of them."""
-
-    __slots__ = ("chunk", "n_streams")
-
-    def __init__(self, chunk: Chunk, n_streams: int) -> None:
-        self.chunk = chunk
-        self.n_streams = n_streams
+            self.history.out_of_memory(nbytes, available, pool.arena.stream)
+        return report.out_of_memory(
+            nbytes,
+            pool,
+            self.pools(),
+            self.statistics(),
+            limit=self._growth.limit,
+            available=available,
+            total=self._backend.total(),
+            capturing=self._waits.capturing,
+        )
