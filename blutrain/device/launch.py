@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blutrain.device.arguments import numba_type, slots, type_of
+from blutrain.device.arguments import SCALARS, ArgumentType, numba_type, packer, slots, type_of
 from blutrain.device.array import Array
 from blutrain.device.stream import Stream, here
 from blutrain.device.target import TARGET
@@ -56,9 +56,10 @@ class Buffer:
         data: the slots, to pack into.
         address: where they are; the compiled kernel of the cpu target reads them there.
         parameters: a C array of pointers, one to every slot, as the CUDA driver wants it.
+        argument: the address of `parameters`, converted once to what ctypes passes on.
     """
 
-    __slots__ = ("_slots", "address", "data", "parameters")
+    __slots__ = ("_slots", "address", "argument", "data", "parameters")
 
     def __init__(self, layout: struct.Struct) -> None:
         n_slots = layout.size // 8
@@ -67,7 +68,9 @@ class Buffer:
         self._slots = (ctypes.c_char * len(self.data)).from_buffer(self.data)
         self.address = ctypes.addressof(self._slots)
         addresses = [self.address + 8 * slot for slot in range(n_slots)]
-        self.parameters = (ctypes.c_void_p * max(n_slots, 1))(*addresses)
+        # The NULL behind them is for readers that do not know the kernel.
+        self.parameters = (ctypes.c_void_p * (n_slots + 1))(*addresses)
+        self.argument = ctypes.c_void_p.from_param(ctypes.addressof(self.parameters))
 
 
 # What starts a compiled kernel: (grid, bytes of shared memory, stream handle, arguments).
@@ -79,13 +82,13 @@ class _Plan:
 
     __slots__ = ("free", "layout", "pack", "record", "start")
 
-    def __init__(self, record: Launched, layout: struct.Struct, start: Start) -> None:
+    def __init__(self, record: Launched, keys: Sequence[ArgumentType], start: Start) -> None:
         self.record = record
-        self.layout = layout
-        self.pack = layout.pack_into
+        self.layout = slots(keys)
+        self.pack = packer(keys)
         self.start = start
         # Buffers not in use. A list's pop and append are atomic, so threads need no lock.
-        self.free = [Buffer(layout)]
+        self.free = [Buffer(self.layout)]
 
 
 _plans: dict[tuple[Any, ...], _Plan] = {}
@@ -130,25 +133,17 @@ def launch(
         [1, 1, 1]
         >>> free(memory)
     """
-    # One pass over the arguments makes both the key and the values to pack: this is the hot path.
+    # The hot path: a key, a lookup, one call that packs, one that starts.
     key: list[Any] = [kernel, block]
-    packed: list[Any] = []
     for a in args:
         kind = type(a)
-        if kind is not Array and kind is not int and kind is not float:
-            a = _as_argument(a)
-            kind = type(a)
         if kind is Array:
-            shape = a.shape
-            dtype = a.dtype
-            key.append((dtype, len(shape), a.layout))
-            size = 1
-            for extent in shape:
-                size *= extent
-            packed += (0, 0, size, dtype.itemsize, a.pointer, *shape, *a.strides)
-        else:
+            key += (a.dtype, a.layout, len(a.shape))
+        elif kind in SCALARS or not hasattr(a, "array"):
             key.append(kind)
-            packed.append(a)
+        else:
+            args = tuple(map(_as_argument, args))
+            return launch(kernel, grid, block, *args, shared=shared, stream=stream)
     plan = _plans.get(tuple(key))
     if plan is None:
         plan = _plans[tuple(key)] = _make_plan(kernel, block, args)
@@ -165,13 +160,14 @@ def launch(
     except IndexError:
         buffer = Buffer(plan.layout)
     try:
-        plan.pack(buffer.data, 0, *packed)
+        plan.pack(buffer.data, *args)
         plan.start(grid3, shared, here.handle if stream is None else stream.handle, buffer)
     except (struct.error, OverflowError) as error:
         wrong = f"a scalar argument does not fit its type ({error})"
         raise DTypeError(message(_name(kernel), wrong)) from None
     finally:
         plan.free.append(buffer)
+    return None
 
 
 @contextmanager
@@ -216,9 +212,9 @@ def _make_plan(kernel: Any, block: Dim, args: Sequence[Any]) -> _Plan:
     if threads > MAX_THREADS:
         wrong = f"block must have at most {MAX_THREADS} threads"
         raise KernelError(message(name, wrong, f"{block3}, which has {threads}"))
-    keys = [type_of(_as_argument(a), name) for a in args]
+    keys = [type_of(a, name) for a in args]
     record = Launched(kernel, block3, tuple(numba_type(key) for key in keys))
-    return _Plan(record, slots(keys), _compile(record))
+    return _Plan(record, keys, _compile(record))
 
 
 def _compile(record: Launched) -> Start:

@@ -6,6 +6,8 @@ allocated, a launch must not ask for more shared memory than its kernel was allo
 """
 
 import ctypes
+import itertools
+import re
 import threading
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT = 1, 2, 3, 201
@@ -278,12 +280,17 @@ class PretendDriver:
 
     def cuLaunchKernel(self, function, *rest):
         *geometry, shared, stream, parameters, extra = rest
+        pair = (function, parameters)
         if self._needs_context():
             return self._needs_context()
         allowed = self.attributes.get(8, (48 << 10) - self.static_shared)
         if shared > allowed or extra is not None:
             return INVALID_VALUE
-        slots = [ctypes.c_int64.from_address(p).value for p in parameters]
+        # What `c_void_p.from_param` makes shows its value in its repr alone.
+        function, parameters = (int(re.search("0x[0-9a-f]+", repr(a))[0], 16) for a in pair)
+        addresses = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
+        given = itertools.takewhile(bool, map(addresses.__getitem__, itertools.count()))
+        slots = [ctypes.c_int64.from_address(p).value for p in given]
         queue = 0 if stream is None else stream.value
-        self.launches.append((function.value, tuple(geometry), shared, queue, slots))
+        self.launches.append((function, tuple(geometry), shared, queue, slots))
         return self.fail_with

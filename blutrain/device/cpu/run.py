@@ -81,7 +81,7 @@ def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
             kind = types.Array(from_dtype(argument.dtype), argument.ndim, layout, aligned=aligned)
         fields = [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
         return kind, np.array([*fields, *argument.shape, *argument.strides], np.int64)
-    if type(argument) in packing._SCALARS:
+    if type(argument) in packing.SCALARS:
         key = packing.type_of(argument, where)
         packed = packing.slots([key]).pack(argument)
         return packing.numba_type(key), np.frombuffer(packed, np.int64)
