@@ -35,6 +35,8 @@ Trace = list[tuple[int, int]]
 class AddressesOnly:
     """A backend as large as asked for, with nothing behind its addresses."""
 
+    granularity = 2 << 20
+
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._next = 1 << 40
@@ -52,6 +54,17 @@ class AddressesOnly:
         return self.capacity
 
     available = total
+    reserve_addresses = reserve
+    release_addresses = release
+
+    def map(self, pointer: int, nbytes: int) -> bool:
+        """There is always room."""
+        return True
+
+    unmap = release
+
+    def settle(self) -> None:
+        """Nothing uses it."""
 
 
 def record() -> Trace:
@@ -93,9 +106,10 @@ def train() -> None:
         model.zero_grad()
 
 
-def replay(trace: Trace) -> tuple[int, int]:
+def replay(trace: Trace, expandable: bool) -> tuple[int, int]:
     """(peak reserved, peak allocated) of an allocator that serves the trace."""
-    allocator = CachingAllocator(AddressesOnly(1 << 42))
+    backend = AddressesOnly(1 << 42)
+    allocator = CachingAllocator(backend, backend if expandable else None)
     blocks: dict[int, Block] = {}
     for number, nbytes in trace:
         if nbytes < 0:
@@ -108,7 +122,8 @@ def replay(trace: Trace) -> tuple[int, int]:
 
 def cached_call_row(nbytes: int) -> Row:
     """A malloc and free of a size that is in the cache."""
-    allocator = CachingAllocator(AddressesOnly(1 << 40))
+    backend = AddressesOnly(1 << 40)
+    allocator = CachingAllocator(backend, backend)
     measured = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -125,9 +140,11 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [cached_call_row(4 << 10), cached_call_row(48 << 20)]
     trace = record()
-    reserved, allocated = replay(trace)
-    case = f"GPT-2 124M step, {BATCH} x {CONTEXT} tokens, {allocated / 2**30:.2f} GiB allocated"
-    rows.append(Row(case, "reserved/allocated", "x", "lower", reserved / allocated))
+    for expandable in (True, False):
+        reserved, allocated = replay(trace, expandable)
+        case = f"GPT-2 124M step, {BATCH} x {CONTEXT} tokens, {allocated / 2**30:.2f} GiB, "
+        case += "expandable" if expandable else "plain segments"
+        rows.append(Row(case, "reserved/allocated", "x", "lower", reserved / allocated))
     finish("allocator", rows, arguments.save, {"steps": STEPS, "requests": len(trace)})
 
 

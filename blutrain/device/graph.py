@@ -155,6 +155,42 @@ def capture_graph(pool: MemoryPool | None = None) -> Iterator[Graph]:
         memory.allocator.end_capture()
 
 
+@contextmanager
+def outside_capture() -> Iterator[None]:
+    """Do the work of the `with` block at once although a capture may be under way, and wait for it.
+
+    For what a captured kernel only reads and later launches find done, such as a table on the
+    device: a graph would do it again at every replay, and nothing before the first.
+
+    Example:
+        >>> import blutrain as bt
+        >>> with capture_graph():
+        ...     with outside_capture():
+        ...         table = bt.ones(3)
+        >>> table.tolist()
+        [1.0, 1.0, 1.0]
+    """
+    capture = here.capture
+    if capture is None:
+        yield
+        return
+    side = Stream(blocking=False)
+    here.capture = None
+    enter_place(0, side.handle)
+    try:
+        if TARGET == "cuda":
+            from blutrain.device.cuda import driver
+
+            with driver.during_capture():
+                yield
+                driver.synchronize_stream(side.handle)
+        else:
+            yield
+    finally:
+        leave_place()
+        here.capture = capture
+
+
 def _abandon(stream: Stream) -> None:
     """End a capture whose work is not wanted; the error on its way says more than the driver's."""
     if TARGET != "cuda":

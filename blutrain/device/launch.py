@@ -33,6 +33,8 @@ Dim3 = tuple[int, int, int]
 MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
 MAX_THREADS = 1024
+# Of compute capability 9.0, the most of the two; the driver knows the device's own limit.
+MAX_SHARED = 227 << 10
 
 
 class Launched(NamedTuple):
@@ -147,7 +149,7 @@ def launch(
     plan = _plans.get(tuple(key))
     if plan is None:
         plan = _plans[tuple(key)] = _make_plan(kernel, block, args)
-    if type(grid) is not int or not 0 < grid <= 2147483647 or shared < 0:
+    if type(grid) is not int or not 0 < grid <= 2147483647 or not 0 <= shared <= MAX_SHARED:
         grid3 = _dim3(_name(kernel), "grid", grid, MAX_GRID)
         _check_shared(_name(kernel), shared)
     else:
@@ -262,3 +264,6 @@ def _dim3(name: str, what: str, dim: Any, limits: Dim3) -> Dim3:
 def _check_shared(name: str, shared: int) -> None:
     if shared < 0:
         raise KernelError(message(name, "shared must be a number of bytes", shared))
+    if shared > MAX_SHARED:
+        wrong = f"shared must be at most {MAX_SHARED} bytes, which no GPU exceeds"
+        raise KernelError(message(name, wrong, shared, "divide the work into smaller blocks"))

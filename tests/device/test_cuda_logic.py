@@ -6,22 +6,24 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int64
 
-from blutrain import dtypes
-from blutrain.device import arguments
+from blutrain import dtypes, memory
+from blutrain.device import arguments, graph, stream
 from blutrain.device.array import Array
-from blutrain.device.cuda import driver
+from blutrain.device.cuda import driver, virtual_memory
 from blutrain.device.cuda import kernel as loading
 from blutrain.device.launch import Buffer
 from blutrain.errors import DeviceError, KernelError, OutOfMemoryError
 from blutrain.memory.allocator import MIB, CachingAllocator
-from blutrain.memory.cuda_backend import CudaBackend
+from blutrain.memory.cuda_backend import CudaArena, CudaBackend, CudaEvents
 from tests.device.pretend_driver import CAPACITY, PretendDriver
 
 
 @pytest.fixture
 def pretend(monkeypatch, tmp_path):
     fake = PretendDriver()
-    cached = [driver.context, driver.properties, loading.load_kernel]
+    cached = [
+        driver.context, driver.properties, loading.load_kernel, virtual_memory.granularity,
+    ]  # fmt: skip
     monkeypatch.setattr(driver, "library", lambda: fake)
     monkeypatch.setattr(driver, "threads", type(driver.threads)())
     monkeypatch.setenv("BLUTRAIN_CACHE", str(tmp_path))
@@ -195,3 +197,137 @@ def test_the_allocator_over_the_driver(pretend):
     allocator.empty_cache()
     assert pretend.memory == {}
     assert allocator.total() == CAPACITY
+
+
+def test_segments_grow_in_place_by_virtual_memory(pretend):
+    assert virtual_memory.supported()
+    allocator = CachingAllocator(CudaBackend(), CudaArena())
+    blocks = [allocator.malloc(6 * MIB) for _ in range(4)]
+    assert len(pretend.ranges) == 1
+    assert [b.pointer - blocks[0].pointer for b in blocks] == [k * 6 * MIB for k in range(4)]
+    assert sum(pretend.handles.values()) == 24 * MIB
+    allocator.free(blocks.pop(1))
+    allocator.empty_cache()
+    assert sum(pretend.handles.values()) == 18 * MIB
+    with pytest.raises(OutOfMemoryError, match=r"largest free block 0 bytes"):
+        allocator.malloc(60 * MIB)
+    blocks.append(allocator.malloc(6 * MIB))  # the hole is filled again
+    assert blocks[-1].pointer == blocks[0].pointer + 6 * MIB
+    for block in blocks:
+        allocator.free(block)
+    allocator.empty_cache()
+    assert not pretend.mapped
+    assert not pretend.handles
+    assert not pretend.ranges
+
+
+def test_shareable_memory_is_plain(pretend):
+    allocator = CachingAllocator(CudaBackend(), CudaArena())
+    block = allocator.malloc_shareable(3 * MIB)
+    assert block.pointer in pretend.memory
+    assert not pretend.ranges
+    small = allocator.malloc_shareable(100)
+    assert allocator.statistics().allocated == 3 * MIB + 512
+    allocator.free(block)
+    allocator.free(small)
+    allocator.empty_cache()
+    assert pretend.memory == {}
+
+
+def test_memory_waits_for_the_drivers_events(pretend):
+    events = CudaEvents()
+    allocator = CachingAllocator(CudaBackend(), CudaArena(), events)
+    block = allocator.malloc(2 * MIB)
+    pointer = block.pointer
+    allocator.record_stream(block, 0x1234)
+    allocator.free(block)
+    pretend.unfinished = set(range(0x7F00_0000_0000, 0x7F00_0000_0100))
+    other = allocator.malloc(2 * MIB)
+    assert other.pointer != pointer
+    assert allocator.statistics().pending == 2 * MIB
+    pretend.unfinished = set()
+    assert allocator.malloc(2 * MIB).pointer == pointer
+    assert pretend.alive == len(events._unused) == 1
+
+
+@pytest.fixture
+def on_cuda(pretend, monkeypatch):
+    """The modules of streams and graphs as on the cuda target."""
+    for module in (stream, graph):
+        monkeypatch.setattr(module, "TARGET", "cuda")
+    monkeypatch.setattr(stream, "_unused", {})
+    monkeypatch.setattr(graph, "_captures", type(graph._captures)())
+    allocator = CachingAllocator(CudaBackend(), CudaArena(), CudaEvents())
+    monkeypatch.setattr(memory, "allocator", allocator)
+    return pretend
+
+
+def test_the_driver_captures_a_stream_of_its_own(on_cuda):
+    start = loading.load_kernel(scale_kernel, KINDS).starter((32, 1, 1))
+    with graph.capture_graph() as captured:
+        assert on_cuda.capturing == stream.here.handle != 0
+        # Memory may be taken during the capture, which only a thread in relaxed mode may do.
+        block = memory.allocator.malloc(5 * MIB)
+        assert on_cuda.mode == 1
+        start((1, 1, 1), 0, stream.here.handle, example())
+        driver.fill(block.pointer, 0, 100, stream.here.handle)
+    assert on_cuda.capturing == 0
+    assert captured.n_nodes == 1
+    captured.replay()
+    with stream.Stream() as side:
+        captured.replay()
+    assert on_cuda.graph_launches == [(78, 0), (78, side.handle)]
+    memory.allocator.free(block)
+    memory.allocator.empty_cache()
+    assert sum(on_cuda.handles.values()) == 6 * MIB
+    alive = on_cuda.alive
+    del captured
+    memory.allocator.empty_cache()
+    assert on_cuda.alive == alive - 1
+    assert not on_cuda.handles
+
+
+def test_a_capture_that_the_driver_refuses(on_cuda):
+    says = r"cuStreamEndCapture: .*\(901\).*a graph can capture launches.*before or after"
+    with pytest.raises(DeviceError, match=says), graph.capture_graph():
+        on_cuda.fail_with = 901
+    on_cuda.fail_with = 0
+    assert stream.here.capture is None
+    assert not driver.threads.is_capturing
+    with graph.capture_graph() as captured:
+        pass
+    captured.replay()
+
+
+def test_an_error_inside_a_capture_is_the_one_that_is_seen(on_cuda):
+    on_cuda.fail_with = 901
+    with pytest.raises(KeyError), graph.capture_graph():
+        raise KeyError
+    assert on_cuda.capturing == 0
+    assert not driver.threads.is_capturing
+
+
+def test_priorities_and_queries_reach_the_driver(on_cuda):
+    assert stream.priority_range() == (0, -5)
+    side = stream.Stream(priority=-9)
+    assert side.priority == -5
+    assert side.query()
+    on_cuda.unfinished = {side.handle}
+    assert not side.query()
+    event = stream.Event(timing=False)
+    on_cuda.unfinished = {event.handle}
+    event.record()
+    assert not event.query()
+
+
+def test_work_outside_of_a_capture_goes_to_another_stream_in_relaxed_mode(on_cuda):
+    with graph.capture_graph() as captured:
+        capturing = stream.here.handle
+        with graph.outside_capture():
+            assert stream.here.handle not in (0, capturing)
+            assert on_cuda.mode == 2
+            block = memory.allocator.malloc(1000)
+            assert block.chunk.segment.pool.arena.private == 0
+        assert (stream.here.handle, stream.here.capture) == (capturing, captured)
+        assert on_cuda.mode == 1
+    memory.allocator.free(block)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int64, types
 
-from blutrain import dtypes
+from blutrain import dtypes, memory
 from blutrain.device import Event, Stream, launch, recording, synchronize
 from blutrain.device.array import Array
 from blutrain.device.half import HalfArray
@@ -202,6 +202,25 @@ def test_impossible_geometry(grid, block, says):
 def test_negative_shared_memory():
     with pytest.raises(KernelError, match="shared must be a number of bytes, got -4"):
         launch(scale_kernel, 1, 32, Upload(np.ones(4, np.float32)), 2.0, shared=-4)
+
+
+def test_too_much_shared_memory_is_refused_and_nothing_leaks():
+    x = Upload(np.ones(4, np.float32))
+    before = memory.memory_allocated()
+    says = "scale_kernel: shared must be at most 232448 bytes, which no GPU exceeds, got 232449"
+    for _ in range(3):
+        with pytest.raises(KernelError, match=says):
+            launch(scale_kernel, 1, 32, x, 2.0, shared=232_449)
+    assert memory.memory_allocated() == before
+    launch(scale_kernel, 1, 32, x, 2.0)
+    np.testing.assert_array_equal(x.numpy(), np.full(4, 2))
+
+
+def test_tensors_and_arrays_may_be_mixed_with_scalars():
+    x, y, z = (Upload(np.full(10, v, np.float32)) for v in (1, 2, 0))
+    launch(add_kernel, 1, THREADS, x, y.array(), z)
+    launch(scale_kernel, 1, THREADS, z, np.float32(2))
+    np.testing.assert_array_equal(z.numpy(), np.full(10, 6))
 
 
 @pytest.mark.parametrize("argument", [None, "x", np.ones(3), np.float16(1), object(), 1j, [1]])

@@ -163,4 +163,5 @@ def load_kernel(kernel: Any, argument_types: tuple[Any, ...]) -> LoadedKernel:
     if cc == (9, 0):
         cc = (9, 0, "a")
     ptx = compile_kernel(kernel, argument_types, cc)
-    return LoadedKernel(kernel.__name__, ptx, kernel.targetoptions)
+    with driver.during_capture():
+        return LoadedKernel(kernel.__name__, ptx, kernel.targetoptions)
