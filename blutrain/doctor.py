@@ -110,6 +110,15 @@ def check_assembler() -> Finding:
     return Finding("ptxas", bool(last), f"{path}, {last[-1] if last else 'which does not run'}")
 
 
+def check_memory() -> Finding:
+    """How much memory the target has, and how the allocator's segments grow."""
+    from blutrain import memory
+
+    total = memory.allocator.device_total()
+    how = "segments grow in place" if memory.allocator.expandable else "plain segments"
+    return Finding("memory", True, f"{format_bytes(total)} on the target {TARGET}, {how}")
+
+
 def check_mlir() -> Finding:
     """Numba's MLIR compiler, an alternative to libNVVM's."""
     version = _version("numba-cuda-mlir")
@@ -131,18 +140,34 @@ def check_mpi() -> Finding:
     return Finding("MPI", True, lines[0].strip())
 
 
+# Open MPI and MPICH have this function; it knows only once MPI was started.
+_ASK_MPI = """
+import ctypes
+from mpi4py import MPI
+query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)
+print("unknown" if query is None else "yes" if query() else "no")
+"""
+
+
 def check_cuda_aware_mpi() -> Finding:
-    """Whether MPI takes device pointers; as far as it can be known without starting it."""
+    """Whether MPI takes device pointers: asked of the library itself, in a process of its own."""
     name = "CUDA-aware MPI"
-    if shutil.which("ompi_info"):
+    for variable in ("MPICH_GPU_SUPPORT_ENABLED", "I_MPI_OFFLOAD"):
+        if os.environ.get(variable) == "1":
+            return Finding(name, True, f"{variable}=1 asks for it (Cray MPICH, Intel MPI)")
+    answer = _output([sys.executable, "-c", _ASK_MPI]).strip()
+    says = "not known: the library has no MPIX_Query_cuda_support to ask"
+    if not answer:
+        says = "not known: MPI does not start"
+    if answer == "yes":
+        return Finding(name, True, "the library says that it takes device pointers")
+    if answer == "no":
+        says = "the library says that it takes host pointers only"
+    elif shutil.which("ompi_info"):
         text = _output(["ompi_info", "--parsable", "--all"])
         if "mpi_built_with_cuda_support:value:true" in text:
             return Finding(name, True, "ompi_info says that it was built with CUDA")
         says = "ompi_info says that it was built without CUDA"
-    elif os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
-        return Finding(name, True, "MPICH_GPU_SUPPORT_ENABLED=1 (Cray MPICH)")
-    else:
-        says = "not known: there is no ompi_info to ask, and MPICH_GPU_SUPPORT_ENABLED is not 1"
     do = "with one GPU nothing; else use your cluster's CUDA build of MPI"
     return Finding(name, False, says, do)
 
@@ -161,6 +186,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     check_gpu,
     check_compiler,
     check_assembler,
+    check_memory,
     check_mlir,
     check_mpi,
     check_cuda_aware_mpi,

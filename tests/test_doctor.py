@@ -15,7 +15,7 @@ def test_the_command_reports_every_check():
     done = subprocess.run(
         [sys.executable, "-m", "blutrain", "doctor"], capture_output=True, text=True, check=False
     )
-    for name in ("Python", "GPU", "libNVVM", "ptxas", "MLIR", "MPI", "CUDA-aware MPI"):
+    for name in ("Python", "GPU", "libNVVM", "ptxas", "memory", "MLIR", "MPI", "CUDA-aware MPI"):
         assert f" {name}" in done.stdout, done.stderr
     assert done.returncode in (0, 1)
 
@@ -36,6 +36,28 @@ def test_what_is_missing_comes_with_what_to_do(monkeypatch):
         assert findings[name].do
     assert "CUDA_VISIBLE_DEVICES" in findings["GPU"].do
     assert findings["Python"].needed
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "says"),
+    [
+        ("yes\n", True, "takes device pointers"),
+        ("no\n", False, "takes host pointers only"),
+        ("unknown\n", False, "not known"),
+        ("", False, "not known"),
+    ],
+)
+def test_the_mpi_is_asked_whether_it_takes_device_pointers(monkeypatch, answer, found, says):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "_output", lambda program: answer)
+    for variable in ("MPICH_GPU_SUPPORT_ENABLED", "I_MPI_OFFLOAD"):
+        monkeypatch.delenv(variable, raising=False)
+    finding = doctor.check_cuda_aware_mpi()
+    assert finding.found is found
+    assert says in finding.says
+    assert bool(finding.do) is not found
+    monkeypatch.setenv("I_MPI_OFFLOAD", "1")
+    assert doctor.check_cuda_aware_mpi().found
 
 
 @pytest.mark.parametrize(("said", "found"), [("true", True), ("false", False)])
