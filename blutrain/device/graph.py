@@ -72,10 +72,10 @@ class Graph:
             wrong = "the graph must have been captured to the end"
             raise DeviceError(message("Graph.replay", wrong))
         if TARGET == "cuda":
-            from blutrain.device.cuda import driver
+            from blutrain.device.cuda import capture
 
             if self._executable is not None:
-                driver.launch_graph(self._executable, here.handle)
+                capture.launch_graph(self._executable, here.handle)
         elif here.capture is not None:
             here.capture.add(self._run)
         else:
@@ -88,12 +88,12 @@ class Graph:
     def _end(self, stream: Stream) -> None:
         """Take what was captured."""
         if TARGET == "cuda":
-            from blutrain.device.cuda import driver
+            from blutrain.device.cuda import capture
 
-            captured = driver.end_capture(stream.handle)
-            self.n_nodes = driver.count_nodes(captured)
-            self._executable = driver.instantiate_graph(captured)
-            weakref.finalize(self, driver.destroy_graph, self._executable).atexit = False
+            captured = capture.end_capture(stream.handle)
+            self.n_nodes = capture.count_nodes(captured)
+            self._executable = capture.instantiate_graph(captured)
+            weakref.finalize(self, capture.destroy_graph, self._executable).atexit = False
         else:
             self.n_nodes = len(self._steps)
         self._ready = True
@@ -136,9 +136,9 @@ def capture_graph(pool: MemoryPool | None = None) -> Iterator[Graph]:
     memory.allocator.begin_capture()
     try:
         if TARGET == "cuda":
-            from blutrain.device.cuda import driver
+            from blutrain.device.cuda import capture
 
-            driver.begin_capture(stream.handle)
+            capture.begin_capture(stream.handle)
         enter_place(graph.pool.number, stream.handle)
         here.capture = graph
         try:
@@ -170,8 +170,8 @@ def outside_capture() -> Iterator[None]:
         >>> table.tolist()
         [1.0, 1.0, 1.0]
     """
-    capture = here.capture
-    if capture is None:
+    under_way = here.capture
+    if under_way is None:
         yield
         return
     side = Stream(blocking=False)
@@ -179,25 +179,25 @@ def outside_capture() -> Iterator[None]:
     enter_place(0, side.handle)
     try:
         if TARGET == "cuda":
-            from blutrain.device.cuda import driver
+            from blutrain.device.cuda import capture, driver
 
-            with driver.during_capture():
+            with capture.during_capture():
                 yield
                 driver.synchronize_stream(side.handle)
         else:
             yield
     finally:
         leave_place()
-        here.capture = capture
+        here.capture = under_way
 
 
 def _abandon(stream: Stream) -> None:
     """End a capture whose work is not wanted; the error on its way says more than the driver's."""
     if TARGET != "cuda":
         return
-    from blutrain.device.cuda import driver
+    from blutrain.device.cuda import capture
 
     try:
-        driver.discard_graph(driver.end_capture(stream.handle))
+        capture.discard_graph(capture.end_capture(stream.handle))
     except DeviceError:
         return

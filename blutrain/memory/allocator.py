@@ -34,8 +34,9 @@ from collections import deque
 from blutrain.device.stream import here
 from blutrain.errors import DeviceError, OutOfMemoryError, message
 from blutrain.memory import report
+from blutrain.memory.arenas import SHAREABLE, Arenas
 from blutrain.memory.backend import Backend, InOrder, StreamEvents, VirtualMemory
-from blutrain.memory.block import CACHED, LIVE, Arena, Block, Chunk, Pool
+from blutrain.memory.block import CACHED, LIVE, Block, Chunk, Pool
 from blutrain.memory.chunks import best_fit, chunks_of, divide, empty_bins
 from blutrain.memory.growth import KIB, MIB, Growth
 from blutrain.memory.history import History
@@ -46,24 +47,22 @@ __all__ = ["ALIGNMENT", "KIB", "MIB", "CachingAllocator"]
 
 ALIGNMENT = 512
 SMALL_LIMIT = 1 * MIB
-# The number of the private pool whose memory other processes can be given: plain segments.
-SHAREABLE = -1
 
 
 class CachingAllocator:
     """Memory of one backend, in pieces of any size, cached.
 
     Args:
-        backend: where plain segments come from.
-        virtual: where expandable segments get addresses and memory; None for plain ones only.
-        events: how to know that a stream has done with a block.
+            backend: where plain segments come from.
+            virtual: where expandable segments get addresses and memory; None for plain ones only.
+            events: how to know that a stream has done with a block.
 
     Attributes:
-        expandable: whether segments grow in place.
-        history: where every event is noted; None for nowhere.
+            expandable: whether segments grow in place.
+            history: where every event is noted; None for nowhere.
 
     Example:
-        >>> from blutrain.memory.backend import HostBackend
+            >>> from blutrain.memory.backend import HostBackend
         >>> allocator = CachingAllocator(HostBackend())
         >>> block = allocator.malloc(1000)
         >>> block.pointer % 512, block.size, block.requested
@@ -89,8 +88,8 @@ class CachingAllocator:
         self._total = self._counts["all"]
         self._growth = Growth(backend, virtual, self._total)
         self.expandable = virtual is not None
-        self._arenas: dict[tuple[int, int], Arena] = {}
-        arena = self._arena((0, 0))
+        self._arenas = Arenas(self.expandable, self._counts)
+        arena = self._arenas.at((0, 0))
         self._small, self._large = arena.small, arena.large
         self._n_retries = self._n_out_of_memory = 0
         self._freed: deque[Chunk] = deque()
@@ -114,10 +113,10 @@ class CachingAllocator:
             if nbytes <= 0:
                 return self._empty_block(nbytes)
             size = (nbytes + 511) & -512
-            pool = self._small if place is None else self._arena(place).small
+            pool = self._small if place is None else self._arenas.at(place).small
         else:
             size = (nbytes + 65535) & -65536
-            pool = self._large if place is None else self._arena(place).large
+            pool = self._large if place is None else self._arenas.at(place).large
         return self._malloc(pool, size, nbytes)
 
     def _malloc(self, pool: Pool, size: int, nbytes: int) -> Block:
@@ -207,23 +206,11 @@ class CachingAllocator:
 
     # Arenas --------------------------------------------------------------------------------------
 
-    def _arena(self, place: tuple[int, int]) -> Arena:
-        """The arena of (private pool, stream), made when first asked for."""
-        arena = self._arenas.get(place)
-        if arena is None:
-            private, stream = place
-            small, large = self._counts["small_pool"], self._counts["large_pool"]
-            expandable = self.expandable and private != SHAREABLE
-            with self._lock:
-                made = Arena(stream, private, expandable, small, large)
-                arena = self._arenas.setdefault(place, made)
-        return arena
-
     def malloc_shareable(self, nbytes: int) -> Block:
         """Like `malloc`, from plain segments, which CUDA can share with other processes."""
         if nbytes <= 0:
             return self._empty_block(nbytes)
-        arena = self._arena((SHAREABLE, here.handle))
+        arena = self._arenas.at((SHAREABLE, here.handle))
         if nbytes <= SMALL_LIMIT:
             return self._malloc(arena.small, (nbytes + 511) & -512, nbytes)
         return self._malloc(arena.large, (nbytes + 65535) & -65536, nbytes)
@@ -231,15 +218,7 @@ class CachingAllocator:
     def unpin(self, private: int) -> None:
         """Let the memory of a private pool go, as soon as nothing in it is in use."""
         with self._lock:
-            for arena in self._arenas.values():
-                if arena.private == private:
-                    arena.pinned = False
-
-    def _forget_dead_arenas(self) -> None:
-        for place, arena in list(self._arenas.items()):
-            empty = not arena.small.segments and not arena.large.segments
-            if arena.private > 0 and not arena.pinned and empty:
-                del self._arenas[place]
+            self._arenas.unpin(private)
 
     # Streams -------------------------------------------------------------------------------------
 
@@ -353,7 +332,7 @@ class CachingAllocator:
 
     def pools(self) -> list[Pool]:
         """The pools of every arena."""
-        return [pool for a in list(self._arenas.values()) for pool in (a.small, a.large)]
+        return self._arenas.pools()
 
     def chunks(self) -> list[Chunk]:
         """Every chunk of every segment, by pool, in the order of addresses within a segment."""
@@ -394,7 +373,7 @@ class CachingAllocator:
             # A capture forbids the calls that give memory back.
             if not pool.arena.pinned and not self._waits.capturing:
                 self._growth.trim(pool)
-        self._forget_dead_arenas()
+        self._arenas.forget_empty()
 
     def _out_of_memory(self, pool: Pool, nbytes: int) -> OutOfMemoryError:
         available = self._backend.available()

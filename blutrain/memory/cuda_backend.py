@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blutrain.device.cuda import driver, virtual_memory
+from blutrain.device.cuda import capture, driver, virtual_memory
 
 
 class CudaBackend:
@@ -10,7 +10,7 @@ class CudaBackend:
 
     def reserve(self, nbytes: int) -> int | None:
         """The address of new device memory; None when the device has no such room."""
-        with driver.during_capture():
+        with capture.during_capture():
             return driver.allocate(nbytes)
 
     def release(self, pointer: int, nbytes: int) -> None:
@@ -43,7 +43,7 @@ class CudaArena:
 
     def reserve_addresses(self, nbytes: int) -> int | None:
         """The start of a new range; None when there are no addresses left."""
-        with driver.during_capture():
+        with capture.during_capture():
             return virtual_memory.reserve(nbytes)
 
     def release_addresses(self, pointer: int, nbytes: int) -> None:
@@ -52,7 +52,7 @@ class CudaArena:
 
     def map(self, pointer: int, nbytes: int) -> bool:
         """Put memory there; False when the device has no such room."""
-        with driver.during_capture():
+        with capture.during_capture():
             handle = virtual_memory.create(nbytes)
             if handle is None:
                 return False

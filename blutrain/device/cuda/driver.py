@@ -12,82 +12,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
+from blutrain.device.cuda.prototypes import PROTOTYPES, c_pointer
 from blutrain.errors import DeviceError, message
 
 OUT_OF_MEMORY = 2
 NOT_INITIALIZED = 3
 INVALID_CONTEXT = 201
 NOT_READY = 600
-
-_c_pointer = ctypes.c_uint64  # CUdeviceptr
-_PROTOTYPES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c_uint,),
-    "cuGetErrorName": (c_int, POINTER(c_char_p)),
-    "cuGetErrorString": (c_int, POINTER(c_char_p)),
-    "cuDriverGetVersion": (POINTER(c_int),),
-    "cuDeviceGet": (POINTER(c_int), c_int),
-    "cuDeviceGetName": (c_char_p, c_int, c_int),
-    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
-    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int),
-    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
-    "cuCtxSetCurrent": (c_void_p,),
-    "cuCtxGetCurrent": (POINTER(c_void_p),),
-    "cuCtxSynchronize": (),
-    "cuMemGetInfo_v2": (POINTER(c_size_t), POINTER(c_size_t)),
-    "cuMemAlloc_v2": (POINTER(_c_pointer), c_size_t),
-    "cuMemFree_v2": (_c_pointer,),
-    "cuMemcpyHtoD_v2": (_c_pointer, c_void_p, c_size_t),
-    "cuMemcpyDtoH_v2": (c_void_p, _c_pointer, c_size_t),
-    "cuMemcpyDtoD_v2": (_c_pointer, _c_pointer, c_size_t),
-    "cuMemsetD8_v2": (_c_pointer, ctypes.c_ubyte, c_size_t),
-    "cuMemcpyHtoDAsync_v2": (_c_pointer, c_void_p, c_size_t, c_void_p),
-    "cuMemcpyDtoHAsync_v2": (c_void_p, _c_pointer, c_size_t, c_void_p),
-    "cuMemcpyDtoDAsync_v2": (_c_pointer, _c_pointer, c_size_t, c_void_p),
-    "cuMemsetD8Async": (_c_pointer, ctypes.c_ubyte, c_size_t, c_void_p),
-    "cuMemGetAllocationGranularity": (POINTER(c_size_t), c_void_p, c_int),
-    "cuMemAddressReserve": (
-        POINTER(_c_pointer), c_size_t, c_size_t, _c_pointer, ctypes.c_uint64
-    ),
-    "cuMemAddressFree": (_c_pointer, c_size_t),
-    "cuMemCreate": (POINTER(ctypes.c_uint64), c_size_t, c_void_p, ctypes.c_uint64),
-    "cuMemRelease": (ctypes.c_uint64,),
-    "cuMemMap": (_c_pointer, c_size_t, c_size_t, ctypes.c_uint64, ctypes.c_uint64),
-    "cuMemSetAccess": (_c_pointer, c_size_t, c_void_p, c_size_t),
-    "cuMemUnmap": (_c_pointer, c_size_t),
-    "cuThreadExchangeStreamCaptureMode": (POINTER(c_int),),
-    "cuStreamBeginCapture_v2": (c_void_p, c_int),
-    "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
-    "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, ctypes.c_ulonglong),
-    "cuGraphGetNodes": (c_void_p, c_void_p, POINTER(c_size_t)),
-    "cuGraphLaunch": (c_void_p, c_void_p),
-    "cuGraphDestroy": (c_void_p,),
-    "cuGraphExecDestroy": (c_void_p,),
-    "cuStreamCreate": (POINTER(c_void_p), c_uint),
-    "cuStreamCreateWithPriority": (POINTER(c_void_p), c_uint, c_int),
-    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
-    "cuStreamQuery": (c_void_p,),
-    "cuEventQuery": (c_void_p,),
-    "cuStreamDestroy_v2": (c_void_p,),
-    "cuStreamSynchronize": (c_void_p,),
-    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
-    "cuEventCreate": (POINTER(c_void_p), c_uint),
-    "cuEventDestroy_v2": (c_void_p,),
-    "cuEventRecord": (c_void_p, c_void_p),
-    "cuEventSynchronize": (c_void_p,),
-    "cuEventElapsedTime": (POINTER(ctypes.c_float), c_void_p, c_void_p),
-    "cuModuleLoadDataEx": (
-        POINTER(c_void_p), c_char_p, c_uint, POINTER(c_int), POINTER(c_void_p)
-    ),
-    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
-    "cuFuncGetAttribute": (POINTER(c_int), c_int, c_void_p),
-    "cuFuncSetAttribute": (c_void_p, c_int, c_int),
-}  # fmt: skip
 
 _CAPTURE_ADVICE = (
     "a graph can capture launches, fills and copies on the device in its own stream, but nothing "
@@ -139,7 +74,7 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         wrong = f"the NVIDIA driver cannot be loaded ({error})"
         raise DeviceError(message("cuda", wrong, do="set BLUTRAIN_DEVICE=cpu")) from None
-    for name, arguments in _PROTOTYPES.items():
+    for name, arguments in PROTOTYPES.items():
         function = getattr(lib, name)
         function.argtypes = arguments
         function.restype = c_int
@@ -276,7 +211,7 @@ def memory_info() -> tuple[int, int]:
 
 def allocate(nbytes: int) -> int | None:
     """The address of new device memory, or None when there is not so much."""
-    pointer = _c_pointer()
+    pointer = c_pointer()
     status = try_call("cuMemAlloc_v2", byref(pointer), nbytes)
     if status == OUT_OF_MEMORY:
         return None
@@ -397,73 +332,3 @@ def elapsed_seconds(start: int, end: int) -> float:
     milliseconds = ctypes.c_float()
     call("cuEventElapsedTime", byref(milliseconds), start, end)
     return milliseconds.value / 1e3
-
-
-# Capture -----------------------------------------------------------------------------------------
-
-_THREAD_LOCAL, _RELAXED = 1, 2  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, ..._RELAXED
-
-
-@contextmanager
-def during_capture() -> Iterator[None]:
-    """Let this thread make calls that a capture forbids, but that are no work of any stream."""
-    if not threads.is_capturing:
-        yield
-        return
-    mode = c_int(_RELAXED)
-    call("cuThreadExchangeStreamCaptureMode", byref(mode))
-    try:
-        yield
-    finally:
-        call("cuThreadExchangeStreamCaptureMode", byref(mode))
-
-
-def begin_capture(stream: int) -> None:
-    """Let a stream note its work from now on instead of doing it."""
-    # Thread-local: what other threads do meanwhile, such as loading data, is no error.
-    call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
-    threads.is_capturing = True
-
-
-def end_capture(stream: int) -> int:
-    """The graph of the work that the stream was given since `begin_capture`.
-
-    Raises:
-        DeviceError: something in it cannot be captured.
-    """
-    threads.is_capturing = False
-    graph = c_void_p()
-    call("cuStreamEndCapture", stream, byref(graph))
-    return int(graph.value or 0)
-
-
-def instantiate_graph(graph: int) -> int:
-    """What `launch_graph` takes; the graph itself is destroyed."""
-    executable = c_void_p()
-    try:
-        call("cuGraphInstantiateWithFlags", byref(executable), graph, 0)
-    finally:
-        call("cuGraphDestroy", graph)
-    return int(executable.value or 0)
-
-
-def discard_graph(graph: int) -> None:
-    """Destroy a graph that was not instantiated."""
-    call("cuGraphDestroy", graph)
-
-
-def count_nodes(graph: int) -> int:
-    """How many kernels, copies and fills a graph has."""
-    count = c_size_t()
-    call("cuGraphGetNodes", graph, None, byref(count))
-    return count.value
-
-
-def launch_graph(executable: int, stream: int) -> None:
-    """Queue all work of a graph."""
-    call("cuGraphLaunch", executable, stream)
-
-
-def destroy_graph(executable: int) -> None:
-    """Destroy an instantiated graph, once its work is done; returns at once."""
-    call("cuGraphExecDestroy", executable)

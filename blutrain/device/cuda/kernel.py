@@ -7,7 +7,7 @@ import functools
 from ctypes import byref, c_int, c_void_p
 from typing import TYPE_CHECKING, Any
 
-from blutrain.device.cuda import driver
+from blutrain.device.cuda import capture, driver
 from blutrain.device.cuda.compile import ComputeCapability, Ptx, compile_kernel
 from blutrain.errors import DeviceError, KernelError, message
 
@@ -163,5 +163,5 @@ def load_kernel(kernel: Any, argument_types: tuple[Any, ...]) -> LoadedKernel:
     if cc == (9, 0):
         cc = (9, 0, "a")
     ptx = compile_kernel(kernel, argument_types, cc)
-    with driver.during_capture():
+    with capture.during_capture():
         return LoadedKernel(kernel.__name__, ptx, kernel.targetoptions)
