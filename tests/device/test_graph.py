@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import blutrain as bt
-from blutrain import memory
+from blutrain import memory, optim
+from blutrain.cuda_kernels.index import bounds
 from blutrain.device import Event, Stream, copy_to_device, fill_bytes, synchronize
 from blutrain.device.stream import here
 from blutrain.errors import DeviceError, OutOfMemoryError
+from blutrain.models.gpt2 import GPT2, GPT2Config
 
 
 def set_to(x, value):
@@ -98,6 +100,42 @@ def test_backward_is_captured():
         grad = step()
     graph.replay()
     np.testing.assert_array_equal(grad.numpy(), want)
+
+
+def test_matrix_products_are_captured():
+    a = bt.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with bt.capture_graph() as graph:
+        product = a @ a.T
+    set_to(a, 2)
+    graph.replay()
+    np.testing.assert_array_equal(product.numpy(), np.full((3, 3), 16))
+
+
+def test_a_gpt_step_is_captured_and_replayed():
+    bt.manual_seed(0)
+    config = GPT2Config(vocab_size=64, block_size=16, n_layer=1, n_head=2, n_embd=32)
+    model = GPT2(config)
+    window = np.random.default_rng(0).integers(0, 64, (2, 17))
+    tokens, targets = (bt.from_numpy(w.copy()) for w in (window[:, :-1], window[:, 1:]))
+
+    def step():
+        model.zero_grad()
+        loss = model.loss(tokens, targets)
+        loss.backward()
+        return loss, [p.grad for p in model.parameters()]
+
+    wanted, gradients = step()
+    want = wanted.item(), [g.numpy() for g in gradients]
+    # The check of indices reads its answer on the host.
+    with bounds.unchecked(), bt.capture_graph() as graph:
+        loss, captured = step()
+    graph.replay()
+    assert loss.item() == pytest.approx(want[0], rel=1e-5)
+    for got, expected in zip(captured, want[1], strict=True):
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-3, atol=1e-5)
+    optim.SGD(list(model.parameters()), lr=0.5).step()
+    graph.replay()
+    assert loss.item() < want[0]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.matmul import gemm  # noqa: F401  registers the portable variant
 from blutrain.cuda_kernels.reduction.sum import sum_to_shape
 from blutrain.cuda_kernels.validate import check_dtype, check_floating
+from blutrain.device.stream import here
 from blutrain.errors import DTypeError, ShapeError, message
 from blutrain.tensor import Shape, Tensor, empty
 
@@ -48,7 +49,12 @@ def multiply(
     choose("matmul", out)(a, b, out, bias, transpose_a, transpose_b)
 
 
-@variant("matmul", name="blas", target="cpu", when=lambda out: not out.dtype.is_half)
+def _blas_may(out: Tensor) -> bool:
+    """BLAS has no halves, and a graph can do again only what was launched."""
+    return not out.dtype.is_half and here.capture is None
+
+
+@variant("matmul", name="blas", target="cpu", when=_blas_may)
 def blas(
     a: Tensor,
     b: Tensor,
