@@ -121,7 +121,7 @@ class CachingAllocator:
 
     def _malloc(self, pool: Pool, size: int, nbytes: int) -> Block:
         with self._lock:
-            if self._freed or self._waits:
+            if self._freed or self._waits.held:
                 self._take_freed()
             try:
                 chunk = pool.bins[size].pop()
@@ -136,7 +136,7 @@ class CachingAllocator:
                 gauge.current = allocated = gauge.current + size
                 if allocated > gauge.peak:
                     gauge.peak = allocated
-            if self._waits or self.history is not None:
+            if self._waits.held or self.history is not None:
                 self._note_malloc(chunk)
             return Block(chunk.pointer, size, nbytes, chunk)
 
@@ -176,7 +176,7 @@ class CachingAllocator:
                 self._waits.add(chunk)
             else:
                 self._to_bin(chunk)
-        if self._waits:
+        if self._waits.held:
             self._waits.take_passed()
 
     def _to_bin(self, chunk: Chunk) -> None:

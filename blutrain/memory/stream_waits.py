@@ -28,6 +28,9 @@ class StreamWaits:
         events: how to know that.
         total: the counts of all pools, in which what is held back counts as active.
         done: takes a chunk that is not used any more.
+
+    Attributes:
+        held: bytes that are held back now.
     """
 
     def __init__(self, events: StreamEvents, total: Counts, done: Callable[[Chunk], None]) -> None:
@@ -36,11 +39,9 @@ class StreamWaits:
         self._done = done
         # By stream, in the order in which the events were recorded there.
         self._queues: dict[int, deque[tuple[Any, _Waiting]]] = {}
+        self.held = 0
         self._n_captures = 0
         self._after_capture: list[Chunk] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
 
     @property
     def capturing(self) -> bool:
@@ -62,6 +63,7 @@ class StreamWaits:
     def add(self, chunk: Chunk) -> None:
         """Hold a chunk back until its streams have done what they were given until now."""
         chunk.state = PENDING
+        self.held += chunk.size
         for counts in (chunk.segment.pool.counts, self._total):
             counts.active.current += chunk.size
         if self._n_captures:
@@ -97,6 +99,7 @@ class StreamWaits:
                 del self._queues[stream]
 
     def _let_go(self, chunk: Chunk) -> None:
+        self.held -= chunk.size
         for counts in (chunk.segment.pool.counts, self._total):
             counts.active.current -= chunk.size
         self._done(chunk)

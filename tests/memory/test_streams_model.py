@@ -86,6 +86,8 @@ class StreamsMachine(RuleBasedStateMachine):
         self.blocks.append((block, (private, stream), {}))
         allocated = sum(b.size for b, _, _ in self.blocks)
         self.peak = max(self.peak, allocated)
+        stats = self.allocator.counters()
+        self.peak_active = max(self.peak_active, allocated + stats.pending)
 
     @rule(nbytes=st.integers(1, 40 * MIB), count=st.integers(1, 6))
     def malloc_many(self, nbytes, count):
@@ -204,6 +206,7 @@ class StreamsMachine(RuleBasedStateMachine):
             for kind in ("current", "allocated", "freed"):
                 parts = (keys[f"{key}.{pool}_pool.{kind}"] for pool in ("small", "large"))
                 assert keys[f"{key}.all.{kind}"] == sum(parts), (key, kind)
+        assert keys["active_bytes.all.peak"] == self.peak_active
         for pool in ("all", "small_pool", "large_pool"):
             assert keys[f"active_bytes.{pool}.peak"] >= keys[f"active_bytes.{pool}.current"]
         free = sum(c.size for c in chunks if c.state in (CACHED, FREE))
