@@ -11,7 +11,7 @@ from blutrain import memory
 from blutrain.errors import DeviceError, OutOfMemoryError
 from blutrain.memory.allocator import MIB, CachingAllocator
 from blutrain.memory.backend import HostBackend
-from tests.memory.pretend_backend import PretendBackend
+from tests.memory.pretend_backend import PretendBackend, PretendVirtual
 
 
 @pytest.fixture
@@ -100,6 +100,42 @@ def test_neighbours_merge(allocator, backend):
     assert allocator.statistics().largest_free == 20 * MIB
     assert allocator.malloc(9 * MIB).pointer == blocks[0].pointer
     assert len(backend.segments) == 1
+
+
+def test_an_expandable_segment_grows_by_what_is_missing(backend):
+    virtual = PretendVirtual(backend)
+    allocator = CachingAllocator(backend, virtual)
+    first, second = allocator.malloc(10 * MIB), allocator.malloc(6 * MIB)
+    allocator.free(second)
+    third = allocator.malloc(30 * MIB)  # 6 MiB before it are free
+    assert third.pointer == second.pointer
+    assert allocator.statistics().reserved == virtual.mapped_bytes == 40 * MIB
+    assert allocator.statistics().n_segments == len(virtual.ranges) == 1
+    allocator.free(first)
+    allocator.empty_cache()
+    assert virtual.mapped_bytes == 30 * MIB
+    assert virtual.settled
+    hole = allocator.malloc(8 * MIB)  # back in the hole, in whole
+    assert hole.pointer == first.pointer
+    assert virtual.mapped_bytes == 38 * MIB
+
+
+def test_pieces_of_a_request_that_fails_half_way_are_given_back(backend):
+    virtual = PretendVirtual(backend)
+    allocator = CachingAllocator(backend, virtual)
+    kept = allocator.malloc(20 * MIB)
+    with pytest.raises(OutOfMemoryError):
+        allocator.malloc(90 * MIB)  # a piece of 64 MiB would fit, the rest does not
+    assert virtual.mapped_bytes == allocator.statistics().reserved == 20 * MIB
+    allocator.free(kept)
+    allocator.malloc(90 * MIB)
+
+
+def test_plain_segments_serve_where_there_are_no_addresses(backend):
+    virtual = PretendVirtual(backend)
+    virtual.has_addresses = False
+    allocator = CachingAllocator(backend, virtual)
+    assert allocator.malloc(30 * MIB).pointer in backend.segments
 
 
 def test_empty_cache_gives_back_what_is_not_in_use(allocator, backend):

@@ -60,6 +60,15 @@ class StreamsMachine(RuleBasedStateMachine):
     def reserved(self):
         return self.backend.reserved + self.virtual.mapped_bytes
 
+    def memory_of(self, private):
+        """{address: bytes} of the memory of private pools."""
+        found = {}
+        for pool in self.allocator.pools():
+            if pool.arena.private in private:
+                for segment in pool.segments.values():
+                    found.update(segment.pieces or {segment.pointer: segment.size})
+        return found
+
     # Rules ---------------------------------------------------------------------------------------
 
     @rule(nbytes=SIZES, stream=STREAMS, pool=st.integers(0, 2), shareable=st.booleans())
@@ -123,6 +132,16 @@ class StreamsMachine(RuleBasedStateMachine):
             if stream != place[1]:
                 streams[stream] = turn
 
+    @rule(nbytes=SIZES, stream=STREAMS, other=STREAMS)
+    def use_elsewhere_free_and_ask_again(self, nbytes, stream, other):
+        """The very request that would get the memory at once, were it not used elsewhere."""
+        n_blocks = len(self.blocks)
+        self.malloc(nbytes, stream, 0, False)
+        if len(self.blocks) > n_blocks:
+            self.record_stream(n_blocks, other)
+            self.free(n_blocks)
+            self.malloc(nbytes, stream, 0, False)
+
     @rule(stream=STREAMS, turns=st.integers(1, 5))
     def streams_go_on(self, stream, turns):
         self.events.run(stream, turns)
@@ -147,10 +166,12 @@ class StreamsMachine(RuleBasedStateMachine):
 
     @rule()
     def empty_cache(self):
+        pinned = {pool.number for pool in self.pools}
+        kept = self.memory_of(pinned)
         self.allocator.empty_cache()
+        assert self.memory_of(pinned) == kept
         if self.capturing:
             return
-        pinned = {pool.number for pool in self.pools}
         for chunk in self.allocator.chunks():
             arena = chunk.segment.pool.arena
             if arena.private in pinned or chunk.state in (LIVE, PENDING, HOLE):
@@ -216,6 +237,7 @@ class StreamsMachine(RuleBasedStateMachine):
     @invariant()
     def chunks_tile_their_segments(self):
         at = {}
+        holes = {c.pointer for c in self.allocator.chunks() if c.state == HOLE}
         for chunk in self.allocator.chunks():
             segment = chunk.segment
             assert chunk.pointer == at.get(id(segment), segment.pointer)
@@ -224,6 +246,7 @@ class StreamsMachine(RuleBasedStateMachine):
             for state in (FREE, HOLE):
                 both = chunk.next is not None and chunk.state == chunk.next.state == state
                 assert not both, "neighbours that are not merged"
+            assert segment.holes.keys() <= holes
             if segment.pieces is not None:
                 assert (chunk.state == HOLE) == (segment.holes.get(chunk.pointer) is chunk)
 
@@ -256,6 +279,8 @@ class StreamsMachine(RuleBasedStateMachine):
                 same = (pool.name == "small") == (nbytes <= MIB)
                 fits = chunk.state in (CACHED, FREE) and chunk.size >= rounded
                 assert not (same and fits)
+        # It was waited for, unless a capture forbids that.
+        assert self.capturing or self.allocator.counters().pending == 0
         room = 0 if self.backend.failing else self.backend.available()
         if self.limit is not None:
             room = min(room, self.limit - self.reserved())
