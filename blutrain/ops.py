@@ -135,10 +135,11 @@ def as_tensor(source: Any) -> Tensor:
     """
     if isinstance(source, Tensor):
         return source
-    if TARGET == "cuda" and hasattr(source, "__cuda_array_interface__"):
-        return _from_cuda_interface(source)
+    # DLPack first: the other has no name for bfloat16.
     if hasattr(source, "__dlpack__"):
         return dlpack.take(source)
+    if TARGET == "cuda" and hasattr(source, "__cuda_array_interface__"):
+        return _from_cuda_interface(source)
     got = type(source).__name__
     do = "pass an array with __dlpack__ or __cuda_array_interface__, or copy with bt.tensor"
     raise DTypeError(message("as_tensor", "source must be an array", got, do))

@@ -38,6 +38,7 @@ from blutrain import dtypes
 from blutrain.autograd.registry import variant
 from blutrain.cuda_kernels.common import BLOCK, blocks_for
 from blutrain.cuda_kernels.elementwise.copy import dense
+from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.device import launch
 from blutrain.device.array import Array
 from blutrain.tensor import Tensor, empty
@@ -237,28 +238,13 @@ def sum_chunks_kernel(
 
 
 @variant("matmul", name="portable")
-def gemm(
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    bias: Tensor | None = None,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-) -> None:
-    """Write op(a) op(b) + bias into `out`.
-
-    Args:
-        a: (..., M, K), or (..., K, M) with transpose_a; any strides.
-        b: (..., K, N), or (..., N, K) with transpose_b; any strides.
-        out: (..., M, N), any strides; the batches of a and b are broadcast to its batch.
-        bias: (N,), added to every row.
-        transpose_a: read a with its last two dimensions swapped.
-        transpose_b: likewise b.
-    """
+def gemm(p: Problem) -> None:
+    """The product with CUDA cores, as `Problem` states it."""
+    a, b, out, bias, transpose_a, transpose_b = p
     if out.size == 0:
         return
-    extents, steps = _merged_batch((a, b, out))
-    matrices = (_matrix(a, transpose_a), _matrix(b, transpose_b), _matrix(out, False))
+    extents, steps = merged_batch((a, b, out))
+    matrices = (matrix_of(a, transpose_a), matrix_of(b, transpose_b), matrix_of(out, False))
     for index in product(*map(range, extents[:-2])):
         windows = []
         for t, step, (shape, strides) in zip((a, b, out), steps, matrices):
@@ -269,14 +255,14 @@ def gemm(
         _multiply(windows[0], windows[1], windows[2], bias)
 
 
-def _matrix(t: Tensor, transpose: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def matrix_of(t: Tensor, transpose: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The last two extents and strides, swapped on demand."""
     if transpose:
         return t.shape[:-3:-1], t.strides[:-3:-1]
     return t.shape[-2:], t.strides[-2:]
 
 
-def _merged_batch(operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
+def merged_batch(operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
     """The batch's extents and each operand's strides along them, in as few dimensions as can be.
 
     Returns:

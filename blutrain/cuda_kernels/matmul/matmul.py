@@ -16,7 +16,8 @@ the right, and its dimension is missing from y. Saved for backward: a and b as t
 For each matrix 2 M N K FLOPs forward, 4 M N K backward; M K + K N + M N elements of compulsory
 traffic.
 
-The kernel is in `gemm.py`. On the cpu target NumPy's BLAS stands in for it, for training's speed.
+The portable kernel is in `gemm.py`; on tensor cores those of `sm90.py` stand in for it, on the cpu
+target NumPy's BLAS, for training's speed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import numpy as np
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, register, variant
 from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.elementwise.copy import dense
-from blutrain.cuda_kernels.matmul import gemm  # noqa: F401  registers the portable variant
+from blutrain.cuda_kernels.matmul import gemm, sm90  # noqa: F401  they register variants
+from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.reduction.sum import sum_to_shape
 from blutrain.cuda_kernels.validate import check_dtype, check_floating
 from blutrain.device.stream import here
@@ -45,25 +47,20 @@ def multiply(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> None:
-    """Write op(a) op(b) + bias into `out` by the variant that fits; arguments as in `gemm`."""
-    choose("matmul", out)(a, b, out, bias, transpose_a, transpose_b)
+    """Write op(a) op(b) + bias into `out` by the variant that fits; arguments as in `Problem`."""
+    problem = Problem(a, b, out, bias, transpose_a, transpose_b)
+    choose("matmul", problem)(problem)
 
 
-def _blas_may(out: Tensor) -> bool:
+def _blas_may(p: Problem) -> bool:
     """BLAS has no halves, and a graph can do again only what was launched."""
-    return not out.dtype.is_half and here.capture is None
+    return not p.out.dtype.is_half and here.capture is None
 
 
 @variant("matmul", name="blas", target="cpu", when=_blas_may)
-def blas(
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    bias: Tensor | None = None,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-) -> None:
-    """NumPy's BLAS on the very memory; arguments as in `gemm`."""
+def blas(p: Problem) -> None:
+    """NumPy's BLAS on the very memory."""
+    a, b, out, bias, transpose_a, transpose_b = p
     if out.size == 0:
         return
     result = out.host()

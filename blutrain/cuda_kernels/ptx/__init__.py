@@ -1,0 +1,1 @@
+"""PTX instructions as functions that kernels call, one module for each kind."""
