@@ -1,19 +1,25 @@
 """Random kernels, run by the compiled executor and by an interpreter of single threads.
 
 Their results must agree to the last bit. Many more than the test suite has time for:
-`PYTHONPATH=.:tests python -m cpu_executor.fuzz 1000 2000`.
+`python tests/cpu_executor/fuzz.py --kernels 2000`.
 """
 
 from __future__ import annotations
 
+import argparse
 import linecache
 import random
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+if __name__ == "__main__":  # as a script, it is not in the package that its neighbours are in
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from cpu_executor.interpreter import N_BLOCKS, interpret
 from cpu_executor.writer import Writer
 
@@ -31,7 +37,7 @@ def module_of(text: str, filename: str) -> dict[str, Any]:
 OPTIONS = (
     cpu.Options(),
     cpu.Options(reverse=True),
-    cpu.Options(poison=True, check_barriers=True, check_bounds=True),
+    cpu.Options(shuffle=1, poison=True, check_barriers=True, check_bounds=True),
 )
 
 
@@ -67,17 +73,21 @@ def check(seed: int, ways: Sequence[cpu.Options] = OPTIONS) -> str:
     return ""
 
 
-def main(first: int, last: int) -> int:
-    """Check kernels with these seeds, and print what is wrong."""
+def main() -> int:
+    """Check random kernels, and print what is wrong; gives how many are."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", type=int, default=100, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first one's seed")
+    arguments = parser.parse_args()
     bad = 0
-    for seed in range(first, last):
+    for seed in range(arguments.first, arguments.first + arguments.kernels):
         wrong = check(seed)
         if wrong:
             bad += 1
             print(f"seed {seed}: {wrong}", flush=True)
-    print(f"{last - first} kernels, {bad} wrong")
+    print(f"{arguments.kernels} kernels, {bad} wrong")
     return bad
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])) > 0)
+    sys.exit(main() > 0)

@@ -6,6 +6,8 @@ The text is what is compiled, and can be read: `CompiledKernel.source`.
 from __future__ import annotations
 
 import ast
+import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +57,7 @@ class Options:
 
     Attributes:
         reverse: run the threads of a block from the last to the first.
+        shuffle: unless 0, run the threads of a block in an order drawn from this seed.
         poison: fill shared and carried float arrays with NaN before each block.
         check_barriers: raise when only some threads of a block reach a barrier.
         check_bounds: raise when an index is out of bounds; names array, block and thread.
@@ -66,6 +69,12 @@ class Options:
     check_barriers: bool = False
     check_bounds: bool = False
     reassociate: bool = False
+    shuffle: int = 0
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the threads of a block run from the first to the last."""
+        return not self.reverse and not self.shuffle
 
 
 _VOTES = {
@@ -299,7 +308,7 @@ class Emitter:
         stores = [v for v in mine if v in use.written]
         values = self.storage.recomputed
         bound = None
-        if not self.options.reverse:
+        if self.options.in_order:
             body, bound = self.facts.clip(body, self._places())
         body = [self.facts.unsigned_indices(s) for s in body]  # type: ignore[misc]
         if self.options.check_bounds:
@@ -338,16 +347,23 @@ class Emitter:
         bx, by, bz = program.block
         limit = {bound.place: bound.limit} if bound else {}
 
-        def span(place: str, n: int) -> str:
-            if place in limit:
-                return f"range(_minimum({n}, {limit[place]}))"
-            return f"range({n - 1}, -1, -1)" if self.options.reverse else f"range({n})"
+        def loop(place: str, n: int) -> None:
+            nonlocal depth
+            if self.options.shuffle:
+                factor, first = _permutation(self.options.shuffle, n)
+                self._line(depth, f"for _turn{place} in range({n}):")
+                self._line(depth + 1, f"{place} = (_turn{place} * {factor} + {first}) % {n}")
+            elif self.options.reverse:
+                self._line(depth, f"for {place} in range({n - 1}, -1, -1):")
+            else:
+                end = f"_minimum({n}, {limit[place]})" if place in limit else str(n)
+                self._line(depth, f"for {place} in range({end}):")
+            depth += 1
 
         if not program.is_flat:
             for place, n in (("_tz", bz), ("_ty", by), ("_tx", bx)):
                 if n > 1 or place == "_tx":
-                    self._line(depth, f"for {place} in {span(place, n)}:")
-                    depth += 1
+                    loop(place, n)
             terms = "_tx" if by == 1 else f"_ty * {bx} + _tx"
             terms = terms if bz == 1 else f"(_tz * {by} + {'0' if by == 1 else '_ty'}) * {bx} + _tx"
             self._line(depth, f"_t = {terms}")
@@ -356,15 +372,21 @@ class Emitter:
             return depth
         by_warp = program.has_warp_loops and used & {"_lane", "_warp"}
         if (by_warp and "_t" not in limit) or "_lane" in limit:
-            self._line(depth, f"for _warp in {span('_warp', program.n_threads // WARP)}:")
-            self._line(depth + 1, f"for _lane in {span('_lane', WARP)}:")
-            self._line(depth + 2, f"_t = _warp * {WARP} + _lane")
-            return depth + 2
-        self._line(depth, f"for _t in {span('_t', bx)}:")
+            loop("_warp", program.n_threads // WARP)
+            loop("_lane", WARP)
+            self._line(depth, f"_t = _warp * {WARP} + _lane")
+            return depth
+        loop("_t", bx)
         if used & {"_lane", "_warp"}:
-            self._line(depth + 1, "_lane = _t & 31")
-            self._line(depth + 1, "_warp = _t >> 5")
-        return depth + 1
+            self._line(depth, "_lane = _t & 31")
+            self._line(depth, "_warp = _t >> 5")
+        return depth
+
+
+def _permutation(seed: int, n: int) -> tuple[int, int]:
+    """(a, b) such that i -> (a i + b) mod n goes over n threads in some other order."""
+    draw = random.Random(seed * 1031 + n)
+    return draw.choice([a for a in range(1, n + 1) if math.gcd(a, n) == 1]), draw.randrange(n)
 
 
 def _head(s: ast.If | ast.For | ast.While) -> str:
