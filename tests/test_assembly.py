@@ -7,6 +7,8 @@ import pytest
 from numba import types
 
 from blutrain.autograd.registry import OPS
+from blutrain.cuda_kernels.matmul import sm90
+from blutrain.device.launch import MAX_SHARED
 
 REGISTERS = 65536  # of a multiprocessor, so what one block can have
 # libdevice reduces large arguments of sin and cos with float64 and a small table in local memory.
@@ -21,6 +23,18 @@ def is_float64(kind: types.Type) -> bool:
 def table():
     """The committed lines."""
     return set(kernel_table.TABLE.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "tuned", list(sm90.kernels()), ids=lambda tuned: tuned[0].case.replace(" ", "-")
+)
+def test_tuned_kernels_assemble_well(tuned, table):
+    entry = kernel_table.tuned(*tuned)
+    seen = entry.seen
+    assert (seen.spill_stores, seen.spill_loads, seen.stack) == (0, 0, 0)
+    assert not seen.uses_float64
+    assert tuned[0].shared <= MAX_SHARED
+    assert entry.line in table, f"not in the table; see tests/kernel_table.py:\n{entry.line}"
 
 
 @pytest.mark.parametrize("dtype", kernel_table.ARCHITECTURES)

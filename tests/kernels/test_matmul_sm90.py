@@ -1,4 +1,4 @@
-"""The tensor-core products of sm_90: kernels assemble, plans fit, results agree."""
+"""The tensor-core products of sm_90: their plans, and on such a GPU their results."""
 
 from __future__ import annotations
 
@@ -6,47 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import types
 
 import blutrain as bt
 from blutrain.autograd.registry import portable_only
 from blutrain.cuda_kernels.matmul import sm90
-from blutrain.cuda_kernels.matmul.gemm_float32_sm90 import gemm_float32_sm90_kernel
-from blutrain.cuda_kernels.matmul.gemm_half_sm90 import gemm_half_sm90_kernel
 from blutrain.cuda_kernels.matmul.matmul import multiply
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.device import TARGET
-from blutrain.device.cuda.ptxas import check
-from blutrain.device.launch import MAX_SHARED
 
 N_MULTIPROCESSORS = 132
 FORMS = [(False, True), (False, False), (True, False), (True, True)]
 on_sm90 = pytest.mark.skipif(
     TARGET != "cuda" or not sm90._multiprocessors(), reason="needs a GPU of sm_90"
 )
-
-
-def kernels():
-    """Every kernel that a plan can name, with its case."""
-    for cut in sm90.HALF_CUTS:
-        for along in FORMS:
-            yield gemm_half_sm90_kernel(cut, "bf16", "bfloat16", *along, False)
-        yield gemm_half_sm90_kernel(cut, "f16", "float16", True, True, True)
-        yield gemm_half_sm90_kernel(cut, "bf16", "float32", True, True, True)
-    for (b_along_k, n_products), cuts in sm90.FLOAT_CUTS.items():
-        for cut in cuts:
-            for a_along_k in (False, True):
-                yield gemm_float32_sm90_kernel(cut, n_products, a_along_k, b_along_k, False, True)
-            if b_along_k:
-                yield gemm_float32_sm90_kernel(cut, n_products, False, True, True, False)
-
-
-@pytest.mark.parametrize("kernel", list(kernels()), ids=lambda k: k.__name__)
-def test_kernels_assemble_without_spills(kernel):
-    seen = check(kernel, (types.int64,) * 8, (9, 0, "a"))
-    assert (seen.spill_stores, seen.spill_loads, seen.stack) == (0, 0, 0)
-    assert not seen.uses_float64
-    assert kernel.shared <= MAX_SHARED
 
 
 def plan(a_shape, b_shape, transpose_a, transpose_b, dtype=bt.float32, precision="tf32"):

@@ -84,7 +84,7 @@ def gemm_float32_sm90_kernel(
         cut: the tile.
         n_products: 1 (the maps round to TF32) or 3.
         a_along_k: whether k (else m) is A's dense direction.
-        b_along_k: whether k (else n) is B's.
+        b_along_k: whether k (else n) is B's; where it is not, A's is m.
         turned: store outᵀ: `map_out` is of (M, N, batch).
         has_bias: add bias[n]; not with `turned`.
     """
@@ -98,7 +98,10 @@ def gemm_float32_sm90_kernel(
     n_sums = tile_n // 2
     multiply, wait = wgmma_registers(tile_n, n_products), wgmma_wait(0)
     start, add = zeros(n_sums), add_sums(n_sums)
-    load_first, load_second = (load_fragments(a_along_k, half, three) for half in range(2))
+    # B's k are in order where the copy engine laid them, in pairs where they were turned here.
+    paired = not b_along_k
+    load_first, load_second = (load_fragments(a_along_k, half, three, paired) for half in range(2))
+    apart = 2 if paired else 1
     store = store_tile(tile_n, "float32", turned, has_bias)
     split_pieces = split_low(PIECES, 16 * 32)
     turn_half = gather(b_bytes if three else 0)
@@ -228,8 +231,10 @@ def gemm_float32_sm90_kernel(
                 a_turn = g
             else:
                 box_of_a = group * int32(2) + (warp >> int32(1))
-                a_place = base + box_of_a * int32(BOX_BYTES) + q * int32(ROW) + (g & int32(3)) * 4
-                a_turn = ((warp & int32(1)) * int32(4) + (g >> int32(2))) ^ q
+                k_of_a = q * int32(apart)
+                a_place = base + box_of_a * int32(BOX_BYTES) + k_of_a * int32(ROW)
+                a_place += (g & int32(3)) * int32(4)
+                a_turn = ((warp & int32(1)) * int32(4) + (g >> int32(2))) ^ k_of_a
             part = start()
             if leader:
                 tensor_map_acquire(map_out)
@@ -242,7 +247,7 @@ def gemm_float32_sm90_kernel(
                 while step < n_steps:
                     mbarrier_wait(full + stage * int32(8), parity)
                     offset = stage * int32(per_stage)
-                    a = load_first(int32(a_place) + offset, a_turn)
+                    a = load_first(a_place + offset, a_turn)
                     if works:
                         mbarrier_wait(ready + stage * int32(8), parity)
                     b = int64((base + offset + int32(b_at)) >> int32(4)) | int64(K_MAJOR)
@@ -250,7 +255,7 @@ def gemm_float32_sm90_kernel(
                     # With three products every step starts from zero.
                     part = multiply(part, a, b, low, int32(0) if three else step)
                     wait()
-                    a = load_second(int32(a_place) + offset, a_turn)
+                    a = load_second(a_place + offset, a_turn)
                     part = multiply(part, a, b + int64(4), low + int64(4), int32(1))
                     wait()
                     if leader:
@@ -271,5 +276,9 @@ def gemm_float32_sm90_kernel(
             if leader:
                 tma_store_wait_read()  # shared memory must outlive the copies
 
+    matmul_float32_sm90_kernel.case = (
+        f"{tile_n} columns, {n_products} products, A along {'k' if a_along_k else 'mn'}, "
+        f"B along {'k' if b_along_k else 'mn'}{', turned' if turned else ''}"
+    )
     matmul_float32_sm90_kernel.shared = shared_bytes(stages, per_stage)
     return matmul_float32_sm90_kernel

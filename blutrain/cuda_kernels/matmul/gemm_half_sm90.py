@@ -193,5 +193,8 @@ def gemm_half_sm90_kernel(
             if leader:
                 tma_store_wait_read()  # shared memory must outlive the copies
 
+    matmul_half_sm90_kernel.case = (
+        f"{tile_n} columns, {kind} to {element}, A along {a_major}, B along {b_major}"
+    )
     matmul_half_sm90_kernel.shared = shared_bytes(stages, per_stage)
     return matmul_half_sm90_kernel

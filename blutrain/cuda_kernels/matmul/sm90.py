@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
+
+from numba import types
 
 from blutrain import dtypes
 from blutrain.autograd.registry import variant
@@ -29,20 +32,20 @@ from blutrain.tensor import Tensor, empty
 
 # Tiles that are compiled, widest first, by whether B is read as it is, and the number of products.
 # The stages are as many as shared memory holds.
-HALF_CUTS = (Cut(256, 4), Cut(128, 5))
+HALF_CUTS = (Cut(256, 4), Cut(192, 4), Cut(128, 5))
 FLOAT_CUTS = {
     (True, 1): (Cut(256, 4), Cut(192, 4), Cut(128, 5)),
     (True, 3): (Cut(192, 3), Cut(128, 4)),
     (False, 1): (Cut(192, 3), Cut(128, 4)),
-    (False, 3): (Cut(128, 3),),
+    (False, 3): (Cut(192, 2), Cut(128, 3)),
 }
 # What the choice of a cut weighs, in cycles of an SM.
 MULTIPLIES = {2: 2048, 4: 1024}  # a cycle, by the operands' size in bytes
 EFFICIENCY = 0.75  # of the tensor cores, reached in a long product
 TURNING = 1.6  # how much longer a step takes whose B is turned
 TILE_COST = 1500  # a tile's first copies and last stores
-SUMMING_COST = 5000  # one more launch
-BYTES_A_CYCLE = 2400  # of device memory
+SUMMING_COST = 9000  # one more launch
+BYTES_A_CYCLE = 1500  # of device memory, as the summing kernel reaches it
 MAX_CHUNKS = 32
 MIN_STEPS = 8  # of a chunk of K
 
@@ -180,6 +183,25 @@ def _make_plan(p: Problem, precision: str, n_multiprocessors: int) -> Plan | Non
     )  # fmt: skip
     sizes = (a.rows, b.rows, n_inner, n_batch)
     return Plan(kernel, min(n_tiles, n_multiprocessors), swapped, maps, sizes, n_chunks)
+
+
+def kernels() -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Every kind of kernel that a plan can name, with its argument types, to compile ahead."""
+    arguments = (types.int64,) * 8
+    for cut in HALF_CUTS:
+        for along in product((True, False), repeat=2):
+            make = gemm_half_sm90.gemm_half_sm90_kernel
+            yield make(cut, "bf16", "bfloat16", *along, False), arguments
+            yield make(cut, "bf16", "float32", *along, False), arguments
+            yield make(cut, "f16", "float16", *along, True), arguments
+    for (b_along_k, n_products), cuts in FLOAT_CUTS.items():
+        for cut in cuts:
+            for a_along_k in (True, False) if b_along_k else (False,):
+                for turned in (False, True) if b_along_k and not a_along_k else (False,):
+                    kernel = gemm_float32_sm90.gemm_float32_sm90_kernel(
+                        cut, n_products, a_along_k, b_along_k, turned, not turned
+                    )
+                    yield kernel, arguments
 
 
 def _operand(

@@ -38,7 +38,7 @@ def store_tile(n: int, element: str, turned: bool = False, has_bias: bool = Fals
     for its barrier. The copies may still read the buffer when it returns.
 
     Args:
-        n: columns of the sums, a multiple of 64, of 128 for the halves.
+        n: columns of the sums, a multiple of 64.
         element: "float32", "bfloat16" or "float16": what the matrix holds.
         turned: store the transpose, n × 64 with its first element at (col, row); float32 alone.
         has_bias: add bias[column], of the matrix's element type.
@@ -62,14 +62,14 @@ def store_tile(n: int, element: str, turned: bool = False, has_bias: bool = Fals
                 if turned:
                     _lay_turned(builder, lane, buffer, pieces, first)
                 else:
-                    part = pieces[first // 2 : (first + chunk) // 2]
+                    part = pieces[first // 2 : min(first + chunk, n) // 2]
                     if has_bias:
                         part = _with_bias(builder, lane, part, bias, cols, first, element)
                     lay = _lay_float32 if element == "float32" else _lay_halves
                     lay(builder, lane, buffer, part, element)
                 _assembly(builder, _void, "fence.proxy.async.shared::cta;", "~{memory}", [])
                 _assembly(builder, _void, "bar.sync $0, 128;", "r,~{memory}", [barrier])
-                for i in range(2):
+                for i in range(1 if first + box == n and not turned else 2):
                     if turned:
                         at = builder.add(row, _i32(32 * i)), builder.add(col, _i32(first))
                     else:
