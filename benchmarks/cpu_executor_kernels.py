@@ -1,0 +1,205 @@
+"""The kernels of bench_cpu_executor.py: plain `@cuda.jit`, as the textbooks write them.
+
+Imported by the process that measures Numba's simulator too, so there is nothing here that the
+simulator lacks (shuffles, for one).
+"""
+
+from __future__ import annotations
+
+import math
+
+from numba import cuda, float32
+
+ADD_N = 100_000
+ADD_BLOCK = 256
+
+TILE = 16
+MATMUL_N = 64
+
+NORM_ROWS, NORM_COLS, NORM_BLOCK = 64, 128, 128
+
+# A block of the SGEMM: its tile of c, its step along k, and a thread's share of the tile.
+BLOCK_M = BLOCK_N = 128
+BLOCK_K = 8
+THREAD_M = THREAD_N = 8
+SGEMM_THREADS = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
+
+# Flash attention: queries of a block (one a thread), keys of a step, head size.
+QUERIES, KEYS, HEAD = 64, 32, 64
+
+
+@cuda.jit
+def add_kernel(
+    x,  # (n,)
+    y,  # (n,)
+    z,  # (n,)
+):
+    """One element a thread."""
+    i = cuda.grid(1)
+    if i < z.size:
+        z[i] = x[i] + y[i]
+
+
+@cuda.jit
+def matmul_kernel(
+    a,  # (M, K)
+    b,  # (K, N)
+    c,  # (M, N)
+):
+    """One element of c a thread; tiles of a and b in shared memory."""
+    tile_a = cuda.shared.array((TILE, TILE), float32)
+    tile_b = cuda.shared.array((TILE, TILE), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col, row = cuda.grid(2)
+    acc = float32(0)
+    for k0 in range(0, a.shape[1], TILE):
+        tile_a[ty, tx] = a[row, k0 + tx]
+        tile_b[ty, tx] = b[k0 + ty, col]
+        cuda.syncthreads()  # the tiles are complete
+        for k in range(TILE):
+            acc += tile_a[ty, k] * tile_b[k, tx]
+        cuda.syncthreads()  # nobody reads them any more
+    c[row, col] = acc
+
+
+@cuda.jit
+def layer_norm_kernel(
+    x,  # (n_rows, n_cols)
+    weight,  # (n_cols,)
+    bias,  # (n_cols,)
+    y,  # (n_rows, n_cols)
+    eps,
+):
+    """A block a row; sums go down a tree in shared memory."""
+    partial = cuda.shared.array(NORM_BLOCK, float32)
+    t = cuda.threadIdx.x
+    row = cuda.blockIdx.x
+    n_cols = x.shape[1]
+
+    acc = float32(0)
+    for col in range(t, n_cols, NORM_BLOCK):
+        acc += x[row, col]
+    partial[t] = acc
+    cuda.syncthreads()
+    half = NORM_BLOCK // 2
+    while half > 0:
+        if t < half:
+            partial[t] += partial[t + half]
+        cuda.syncthreads()
+        half //= 2
+    mean = partial[0] / float32(n_cols)
+    cuda.syncthreads()  # all have read partial[0]
+
+    acc = float32(0)
+    for col in range(t, n_cols, NORM_BLOCK):
+        acc += (x[row, col] - mean) * (x[row, col] - mean)
+    partial[t] = acc
+    cuda.syncthreads()
+    half = NORM_BLOCK // 2
+    while half > 0:
+        if t < half:
+            partial[t] += partial[t + half]
+        cuda.syncthreads()
+        half //= 2
+    rstd = float32(1) / math.sqrt(partial[0] / float32(n_cols) + eps)
+
+    for col in range(t, n_cols, NORM_BLOCK):
+        y[row, col] = (x[row, col] - mean) * rstd * weight[col] + bias[col]
+
+
+@cuda.jit
+def sgemm_kernel(
+    a,  # (M, K), M a multiple of BLOCK_M, K of BLOCK_K
+    b,  # (K, N), N a multiple of BLOCK_N
+    c,  # (M, N)
+):
+    """8 x 8 elements of c a thread, in registers; two buffers, one barrier a step."""
+    tile_a = cuda.shared.array((2, BLOCK_K, BLOCK_M), float32)
+    tile_b = cuda.shared.array((2, BLOCK_K, BLOCK_N), float32)
+    acc = cuda.local.array((THREAD_M, THREAD_N), float32)
+    next_a = cuda.local.array(4, float32)
+    next_b = cuda.local.array(4, float32)
+    t = cuda.threadIdx.x
+    row0 = cuda.blockIdx.y * BLOCK_M
+    col0 = cuda.blockIdx.x * BLOCK_N
+    n_inner = a.shape[1]
+    a_row, a_col = t // 2, t % 2 * 4
+    b_row, b_col = t // 32, t % 32 * 4
+    m0 = t // (BLOCK_N // THREAD_N) * THREAD_M
+    n0 = t % (BLOCK_N // THREAD_N) * THREAD_N
+    for i in range(THREAD_M):
+        for j in range(THREAD_N):
+            acc[i, j] = 0
+    for q in range(4):
+        tile_a[0, a_col + q, a_row] = a[row0 + a_row, a_col + q]
+        tile_b[0, b_row, b_col + q] = b[b_row, col0 + b_col + q]
+    cuda.syncthreads()
+    now = 0
+    for k0 in range(0, n_inner, BLOCK_K):
+        # The next tiles are on their way while these are multiplied.
+        if k0 + BLOCK_K < n_inner:
+            for q in range(4):
+                next_a[q] = a[row0 + a_row, k0 + BLOCK_K + a_col + q]
+                next_b[q] = b[k0 + BLOCK_K + b_row, col0 + b_col + q]
+        for k in range(BLOCK_K):
+            for i in range(THREAD_M):
+                for j in range(THREAD_N):
+                    acc[i, j] += tile_a[now, k, m0 + i] * tile_b[now, k, n0 + j]
+        if k0 + BLOCK_K < n_inner:
+            now = 1 - now
+            for q in range(4):
+                tile_a[now, a_col + q, a_row] = next_a[q]
+                tile_b[now, b_row, b_col + q] = next_b[q]
+            cuda.syncthreads()
+    for i in range(THREAD_M):
+        for j in range(THREAD_N):
+            c[row0 + m0 + i, col0 + n0 + j] = acc[i, j]
+
+
+@cuda.jit(fastmath=True)
+def flash_attention_kernel(
+    q,  # (H, T, HEAD)
+    k,  # (H, T, HEAD)
+    v,  # (H, T, HEAD)
+    out,  # (H, T, HEAD)
+    scale,
+):
+    """One query a thread, keys in steps of KEYS, softmax as it goes along."""
+    keys = cuda.shared.array((KEYS, HEAD), float32)
+    values = cuda.shared.array((KEYS, HEAD), float32)
+    query = cuda.local.array(HEAD, float32)
+    acc = cuda.local.array(HEAD, float32)
+    score = cuda.local.array(KEYS, float32)
+    t = cuda.threadIdx.x
+    head = cuda.blockIdx.y
+    row = cuda.blockIdx.x * QUERIES + t
+    top = float32(-1e30)
+    total = float32(0)
+    for d in range(HEAD):
+        acc[d] = 0
+        query[d] = q[head, row, d] * scale
+    for k0 in range(0, k.shape[1], KEYS):
+        for at in range(t, KEYS * HEAD, QUERIES):
+            keys[at // HEAD, at % HEAD] = k[head, k0 + at // HEAD, at % HEAD]
+            values[at // HEAD, at % HEAD] = v[head, k0 + at // HEAD, at % HEAD]
+        cuda.syncthreads()  # keys and values are complete
+        new_top = top
+        for j in range(KEYS):
+            dot = float32(0)
+            for d in range(HEAD):
+                dot += query[d] * keys[j, d]
+            score[j] = dot
+            new_top = max(new_top, dot)
+        correction = math.exp(top - new_top)
+        top = new_top
+        total *= correction
+        for d in range(HEAD):
+            acc[d] *= correction
+        for j in range(KEYS):
+            p = math.exp(score[j] - top)
+            total += p
+            for d in range(HEAD):
+                acc[d] += p * values[j, d]
+        cuda.syncthreads()  # nobody reads them any more
+    for d in range(HEAD):
+        out[head, row, d] = acc[d] / total
