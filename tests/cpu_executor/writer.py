@@ -158,7 +158,7 @@ class Writer:
     def block_test(self) -> str:
         """A condition that is the same in a block."""
         return self.pick("n > 2", "u % 2 == 0", "v > 1", "n % 2 == 1", "x[0] > 50", "block == 0",
-                         "x[u] % 2 == v % 2")  # fmt: skip
+                         f"x[u % {self.n_threads}] % 2 == v % 2")  # fmt: skip
 
     def several(self, context: str, depth: int, n: int | None = None) -> list[str]:
         """Some statements."""
