@@ -13,6 +13,7 @@ passes, in the order in which they run:
 | `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
 | `storage.py` | decides where each variable lives |
 | `ranges.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
+| `distribution.py` | splits loops, so that what lies before an inner loop is vectorised |
 | `shuffles.py`, `bounds.py` | shuffles by a constant; bounds checks, if asked for |
 | `webs.py`, `kinds.py` | splits variables; infers types |
 | `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |

@@ -25,8 +25,10 @@ from blutrain.errors import KernelError, message
 
 _compiled: dict[Any, CompiledKernel] = {}
 
-# What `@cuda.jit(fastmath=True)` allows on the CPU. Never nnan or ninf: CUDA's fastmath keeps them.
-_FAST = frozenset({"contract", "nsz", "arcp", "afn"})
+# What `@cuda.jit(fastmath=True)` allows on the CPU: as for Numba's own `@njit`, sums in another
+# order (else a dot product within a thread is one long chain). Never nnan or ninf: CUDA's fastmath
+# keeps them.
+_FAST = frozenset({"contract", "nsz", "arcp", "afn", "reassoc"})
 _CONTRACT = frozenset({"contract"})
 
 
@@ -100,7 +102,7 @@ def _compile(
     if code is None:
         # Arrays in local memory are what makes a kernel register-blocked.
         slp = bool(program.local)
-        own = program.local.keys() - storage.carried_arrays
+        own = program.local.keys() - storage.carried_arrays | emitter.distribution.cells.keys()
         dynamic = {array for array, mem in program.shared.items() if mem.shape == (0,)}
         if len(dynamic) > 1:  # names of the same bytes
             own |= dynamic

@@ -15,6 +15,7 @@ from numba import types
 
 from blutrain.device.cpu import intrinsics
 from blutrain.device.cpu.bounds import Checks, checked
+from blutrain.device.cpu.distribution import Distribution
 from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.intrinsics import (
     argument,
@@ -133,6 +134,7 @@ class Emitter:
             "_minimum": minimum, "_ballot": ballot, "_match": match, "_unsigned": unsigned,
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
+        self.distribution = Distribution(parameters, program)
         self.checks = Checks()
         self.objects["_checked"] = checked
         self.lines: list[str] = []
@@ -203,6 +205,8 @@ class Emitter:
             f"    if {parameter} < 0: raise _NegativeArgument"
             for parameter in sorted(self.facts.assumed)
         ]
+        # What split loops hand on; known, like the checks, when all regions are written.
+        checks += [f"    {c} = _cells({n})" for c, n in self.distribution.cells.items()]
         self.lines[self._checks_at : self._checks_at] = checks
         self.origins = {
             k + len(checks) * (k >= self._checks_at): origin for k, origin in self.origins.items()
@@ -313,6 +317,8 @@ class Emitter:
         body = [self.facts.unsigned_indices(s) for s in body]  # type: ignore[misc]
         if self.options.check_bounds:
             body = self.checks.statements(body, in_thread=True)
+        else:
+            body = self.distribution.statements(body)
         depth = self._threads(depth, bound, reads(body) | _all_reads(needed, values))
         for v in needed:
             self._line(depth, f"{v} = {text_of(values[v])}")

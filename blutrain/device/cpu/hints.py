@@ -108,14 +108,20 @@ def _loads(node: ast.AST, stored: set[str]) -> bool:
     return bool(names(node) & stored)
 
 
-def is_short(s: ast.For) -> bool:
-    """Whether a loop should be unrolled."""
+def is_short(s: ast.For, reorders: bool) -> bool:
+    """Whether a loop should be unrolled.
+
+    Args:
+        s: the loop.
+        reorders: whether sums may be reordered. LLVM then vectorises a sum over a long loop, and
+            does so much better while it still is a loop.
+    """
     turns = _turns(s)
     if has_jump(s):
         return False
     simple = ("_unsigned", "range")
     calls = any(isinstance(n, ast.Call) and called(n) not in simple for n in walk(s.body))
-    longest = _LONGEST_WITH_CALLS if calls else _LONGEST
+    longest = _LONGEST_WITH_CALLS if calls or reorders else _LONGEST
     return turns is not None and 0 < turns <= longest and _bodies(s) <= _MOST
 
 

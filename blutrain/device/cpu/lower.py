@@ -231,7 +231,7 @@ class Lowering:
         self.block(s.body)
         self.around_jumps -= jumps
         self.loops.pop()
-        short = self.within_threads > 0 and not self.around_jumps and hints.is_short(s)
+        short = self.within_threads > 0 and not self.around_jumps and self._is_short(s)
         self.within_threads -= over_threads
         if group is not None:
             self.values.groups.pop()
@@ -241,6 +241,9 @@ class Lowering:
         builder.store(builder.add(builder.load(counter), by, flags=("nsw",)), counter)
         hints.mark(self.module, builder.branch(head), group, unroll=short and not over_threads)
         builder.position_at_end(end)
+
+    def _is_short(self, s: ast.For) -> bool:
+        return hints.is_short(s, reorders="reassoc" in self.builder.flags)
 
     def _break(self, s: ast.Break) -> None:
         self.builder.branch(self.loops[-1][1])
