@@ -66,24 +66,23 @@ class Graph:
         """Do all of it, in the order of the current stream.
 
         Raises:
-            DeviceError: its capture has not ended, or failed.
+            DeviceError: its capture has not ended, or failed, or another capture is under way: a
+                graph does not hold graphs.
         """
         if not self._ready:
             wrong = "the graph must have been captured to the end"
             raise DeviceError(message("Graph.replay", wrong))
+        if here.capture is not None:
+            do = "capture what the graph does instead, or replay it after the capture"
+            raise DeviceError(message("Graph.replay", "a capture must not be under way", do=do))
         if TARGET == "cuda":
             from blutrain.device.cuda import capture
 
             if self._executable is not None:
                 capture.launch_graph(self._executable, here.handle)
-        elif here.capture is not None:
-            here.capture.add(self._run)
         else:
-            self._run()
-
-    def _run(self) -> None:
-        for step in self._steps:
-            step()
+            for step in self._steps:
+                step()
 
     def _end(self, stream: Stream) -> None:
         """Take what was captured."""

@@ -72,5 +72,9 @@ def launch_graph(executable: int, stream: int) -> None:
 
 
 def destroy_graph(executable: int) -> None:
-    """Destroy an instantiated graph, once its work is done; returns at once."""
-    driver.call("cuGraphExecDestroy", executable)
+    """Destroy an instantiated graph, once its work is done; returns at once.
+
+    It may be garbage that is found while another graph is captured.
+    """
+    with during_capture():
+        driver.call("cuGraphExecDestroy", executable)
