@@ -178,9 +178,9 @@ def attention_row() -> Any:
     os.environ["BLUTRAIN_CPU_THREADS"] = "1"
     ours, theirs = alternate(
         [lambda: giga / seconds_of(call),
-         lambda: giga / seconds_of(lambda: numpy_attention(q, k, v, scale))], REPEATS,
+         lambda: giga / seconds_of(lambda: numpy_attention(q, k, v, float(scale)))], REPEATS,
     )  # fmt: skip
-    assert np.allclose(out, numpy_attention(q, k, v, scale), rtol=1e-4, atol=1e-4)
+    assert np.allclose(out, numpy_attention(q, k, v, float(scale)), rtol=1e-4, atol=1e-4)
     case = f"flash attention {HEADS}x{TOKENS}x{kernels.HEAD}, one core"
     return Row(case, "throughput", "GFLOP/s", "higher", median(ours), "numpy", median(theirs))
 

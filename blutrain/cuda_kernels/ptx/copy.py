@@ -43,7 +43,7 @@ cp_async_commit = instruction(
 
 @cache
 def cp_async_wait(n: int) -> Any:
-    """A function () that waits until at most the `n` newest of the thread's groups are under way."""
+    """A function () that waits until at most the `n` newest groups of the thread are under way."""
     return instruction("cp_async_wait", f"cp.async.wait_group {n};", "~{memory}", types.void, ())
 
 
