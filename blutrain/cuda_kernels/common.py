@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from numba import cuda
+
+from blutrain.device import TARGET
 
 WARP = 32
 FULL_MASK = 0xFFFFFFFF
@@ -14,6 +18,17 @@ ROWS_BLOCK = (WARP, N_WARPS)  # a block for one warp a row: threadIdx.x is the l
 def blocks_for(n: int, per_block: int = BLOCK) -> int:
     """How many blocks cover `n` elements."""
     return -(-n // per_block)
+
+
+@functools.cache
+def sm90_multiprocessors() -> int:
+    """Multiprocessors of the device in use if it is an sm_90, else 0."""
+    if TARGET != "cuda":
+        return 0
+    from blutrain.device.cuda import driver
+
+    found = driver.properties()
+    return found.n_multiprocessors if found.compute_capability == (9, 0) else 0
 
 
 @cuda.jit(device=True)

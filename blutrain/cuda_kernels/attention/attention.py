@@ -34,18 +34,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float32, float64
 
 from blutrain import dtypes
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, register
 from blutrain.autograd.tape import Context
-from blutrain.cuda_kernels.attention.backward import dkv_kernel, dq_kernel
-from blutrain.cuda_kernels.attention.forward import forward_kernel
-from blutrain.cuda_kernels.attention.tiles import HEADS, Problem, Tile, Tiles, padded_head
-from blutrain.cuda_kernels.common import blocks_for
+from blutrain.cuda_kernels.attention import portable, sm90
+from blutrain.cuda_kernels.attention.problem import Backward, Forward
+from blutrain.cuda_kernels.attention.tiles import HEADS
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_shape
-from blutrain.device import launch
-from blutrain.device.array import Array
 from blutrain.dtypes import DType
 from blutrain.errors import DTypeError, ShapeError, message
 from blutrain.tensor import Tensor, empty, zeros
@@ -58,16 +54,8 @@ def attention_forward(
     y = _laid_out_as(q)
     lse = empty(q.shape[:3], q.dtype.compute)
     if y.size:
-        real, tiles = _kernels_for(q)
-        launch(
-            forward_kernel(tiles.forward, real),
-            _n_blocks(q, tiles.forward),
-            tiles.forward.threads,
-            *_strided(q, k, v, y),
-            lse,
-            q.dtype.compute.type(scale),
-            causal,
-        )
+        problem = Forward(q, k, v, y, lse, scale, causal)
+        choose("attention_forward", problem)(problem)
     ctx.save(q, k, v, y, lse)
     ctx.causal, ctx.scale = causal, scale
     return y
@@ -76,59 +64,17 @@ def attention_forward(
 def attention_backward(
     ctx: Context, dy: Tensor
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Launch the kernel for dq and delta, then the one for dk and dv."""
+    """Launch the kernels for dq and delta, and for dk and dv."""
     q, k, v, y, lse = ctx.saved
     dq, dk, dv = _laid_out_as(q), _laid_out_as(k), _laid_out_as(v)
     if not q.size:
         return dq, zeros(k.shape, k.dtype), zeros(v.shape, v.dtype)
-    real, tiles = _kernels_for(q)
-    delta = empty(lse.shape, lse.dtype)
-    scale = q.dtype.compute.type(ctx.scale)
-    launch(
-        dq_kernel(tiles.dq, real),
-        _n_blocks(q, tiles.dq),
-        tiles.dq.threads,
-        *_strided(q, k, v, y, dy),
-        lse,
-        delta,
-        *_strided(dq),
-        scale,
-        ctx.causal,
+    only_dq = not (ctx.needs[1] or ctx.needs[2])
+    problem = Backward(
+        q, k, v, y, lse, ctx.scale, ctx.causal, dy=dy, dq=dq, dk=dk, dv=dv, only_dq=only_dq
     )
-    if ctx.needs[1] or ctx.needs[2]:
-        launch(
-            dkv_kernel(tiles.dkv, real),
-            _n_blocks(k, tiles.dkv),
-            tiles.dkv.threads,
-            *_strided(q, k, v, dy),
-            lse,
-            delta,
-            *_strided(dk, dv),
-            scale,
-            ctx.causal,
-        )
+    choose("attention_backward", problem)(problem)
     return dq, dk, dv
-
-
-def _kernels_for(q: Tensor) -> tuple[Any, Tiles]:
-    """The accumulator's type and the cuts of the kernels."""
-    real = float64 if q.dtype is dtypes.float64 else float32
-    problem = Problem(padded_head(q.shape[3]), real, q.dtype.is_half)
-    return real, choose("attention_tiles", problem)(problem)
-
-
-def _n_blocks(t: Tensor, tile: Tile) -> int:
-    """Blocks that cover the rows of `t`, for all heads and all parts of the columns."""
-    n_batches, n_heads, n_rows = t.shape[:3]
-    return n_batches * n_heads * blocks_for(n_rows, tile.threads) * (tile.head // tile.columns)
-
-
-def _strided(*tensors: Tensor) -> list[Array]:
-    """As the kernels take them, dense or not, so that there is one compilation a dtype."""
-    arrays = [t.array() for t in tensors]
-    for a in arrays:
-        a.layout = "A"
-    return arrays
 
 
 def _laid_out_as(t: Tensor) -> Tensor:
@@ -278,6 +224,6 @@ ATTENTION = register(
         samples=samples,
         errors=errors,
         call=attention,
-        launchers=("attention_tiles",),
+        launchers=("attention_forward", "attention_backward", "attention_tiles"),
     )
 )

@@ -1,11 +1,11 @@
-"""Addresses in shared memory as instructions take them: 32 bits, counted in the shared window."""
+"""Addresses as instructions take them: 64 bits, in shared memory 32, counted in its window."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from llvmlite import ir
-from numba.cuda import types
+from numba.cuda import cgutils, types
 from numba.cuda.extending import intrinsic
 
 _i32, _i64 = ir.IntType(32), ir.IntType(64)
@@ -25,3 +25,14 @@ def shared_address(typing_context, array, index):
         return builder.trunc(builder.call(to_shared, [place]), _i32)
 
     return types.int32(array, types.int64), codegen
+
+
+@intrinsic
+def global_address(typing_context, array):
+    """(array) → the address of its first element, an int64; any array or half array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=values[0])
+        return builder.ptrtoint(view.data, _i64)
+
+    return types.int64(array), codegen
