@@ -20,17 +20,9 @@ from typing import Any
 from numba import cuda, float32, int32, int64
 
 from blutrain.cuda_kernels.attention.dq_sm90 import DP_EXPONENT
-from blutrain.cuda_kernels.attention.loader_sm90 import (
-    OUTSIDE,
-    loader,
-    matrix_start,
-    place_of,
-    stream_of,
-)
+from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
-    BLOCK_ROWS,
-    BUFFERS,
     HEAD,
     LOAD_REGISTERS,
     LOG2_E,
@@ -43,25 +35,26 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     Form,
     Shared,
     arrive_as_warp,
-    block_at,
     exponent_of,
-    next_turn,
     power_of_two,
     shared_barriers,
-    turns_of,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
+    matrix_start,
+    place_of,
     pack_left_operand,
     group_of_warp,
     row_of_lane,
     store_row_pair,
 )
+from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.half_pairs import (
     larger,
     load_shared_pair,
     load_shared_word,
+    same_again,
 )
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
 from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
@@ -70,7 +63,7 @@ from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
 def shared_of(form: Form) -> Shared:
     """The kernel's shared memory."""
-    return Shared(form, 2, 2 if form.split else 4, True)
+    return Shared(form, 2, 1 if form.split else 2, 3 if form.split else 4, True)
 
 
 @cache
@@ -82,34 +75,34 @@ def dkv_kernel_sm90(form: Form) -> Any:
     split, kind, tile_bytes, stages = form.split, form.kind, form.tile_bytes, shared.stages
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
-    gradient = tile_product(HEAD, TILE, kind, None, form.across, split, scaled)
+    gradient = tile_product(HEAD, TILE, kind, None, form.across, split, split)
     settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     store_pair = store_row_pair(form.element)
     give_registers = set_registers(LOAD_REGISTERS, False)
     take_registers = set_registers(MULTIPLY_REGISTERS, True)
     at_stream, at_exponents, at_vector = shared.stream, shared.resident_exponents, shared.vector
-    at_stream_exponents, at_full = shared.stream_exponents, shared.barriers
+    at_stream_exponents = shared.stream_exponents
+    at_full, at_empty = shared.resident_full, shared.resident_empty
+    at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
     at_magnitudes = shared.vector_magnitudes
-    at_empty = at_full + shared.resident_empty
-    at_stream_full = at_full + shared.stream_full
-    at_stream_empty = at_full + shared.stream_empty
-    element_bytes = 4 if form.element == "float32" else 2
+    element_bytes, buffers = form.element_bytes, shared.buffers
     p_shift = P_SHIFT if scaled else 0
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def attention_dkv_sm90_kernel(
-        q,  # (B, H, Tq, D)
-        k,  # (B, H, Tk, D)
-        v,  # (B, H, Tk, D)
-        dy,  # (B, H, Tq, D)
+        map_k,  # tensor maps of (D, Tk, H, B) and (D, Tq, H, B)
+        map_v,
+        map_q,
+        map_dy,
         lse,  # (B, H, Tq) float32
         delta,  # (B, H, Tq) float32
         dk,  # (B, H, Tk, D), written
         dv,  # (B, H, Tk, D), written
+        n_queries,
         scale,
         causal,
-        n_parts,  # blocks of rows that a block takes at a time: 1 or 2
+        n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
         base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
@@ -117,188 +110,192 @@ def dkv_kernel_sm90(form: Form) -> Any:
         if t == int32(0):
             make_barriers(base)
         cuda.syncthreads()  # all know of the barriers
-        n_parts = int32(n_parts)
-        n_heads, n_queries = int32(q.shape[1]), int32(q.shape[2])
-        n_keys, size = int32(k.shape[2]), int32(q.shape[3])
-        n_matrices = int32(q.shape[0]) * n_heads
+        n_parts, n_queries = int32(n_parts), int32(n_queries)
+        n_heads, n_keys, size = int32(dk.shape[1]), int32(dk.shape[2]), int32(dk.shape[3])
+        n_matrices = int32(dk.shape[0]) * n_heads
         offset = n_keys - n_queries if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
-            sizes = (n_matrices, n_heads, n_keys, n_queries, size, offset, causal)
-            load_all(
-                base, place_of(k), place_of(v), place_of(q), place_of(dy), global_address(lse),
-                global_address(delta), sizes, n_parts,
-            )  # fmt: skip
+            sizes = (n_matrices, n_heads, n_keys, n_queries, offset, causal)
+            maps = (map_k, map_v, map_q, map_dy)
+            load_all(base, maps, global_address(lse), global_address(delta), sizes, n_parts)
         else:
             take_registers()
             group = group_of_warp()
             quad = t & int32(3)
             in_group = row_of_lane()
             weights = cuda.local.array(32 if split else 16, int32)
+            ds_weights = cuda.local.array(16, int32)
             s = cuda.local.array(32, float32)
             dp = cuda.local.array(32, float32)
             out_k = cuda.local.array(32, float32)
             out_v = cuda.local.array(32, float32)
-            n_blocks = (n_keys + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-            n_turns = turns_of(n_matrices, n_blocks, n_parts)
+            n_turns = turns_of(n_matrices, n_keys, n_parts)
             turn = int32(cuda.blockIdx.x) * n_parts
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                matrix, block = block_at(turn, n_blocks, n_parts)
-                if block >= int32(0):
-                    row0 = block * int32(BLOCK_ROWS)
-                    first_row = row0 + group * int32(TILE)
-                    row = first_row + in_group  # a key
-                    tile, end = tiles_of(row0, n_queries, offset, causal)
-                    # The first query that sees the warpgroup's first key, and the one that sees
-                    # all of its keys.
-                    group_first, all_first = int32(0), int32(0)
-                    if causal:
-                        group_first = first_row - offset
-                        all_first = first_row + int32(TILE - 1) - offset
-                    for e in range(32):
-                        out_k[e] = float32(0)
-                        out_v[e] = float32(0)
+                turn, matrix, row0 = turn_from(turn, n_keys, n_parts)
+                if turn >= n_turns:
+                    break
+                first_row = row0 + group * int32(TILE)
+                row = first_row + in_group  # a key
+                tile, end = tiles_of(row0, n_queries, offset, causal)
+                # The first query that sees the warpgroup's first key, and the one that sees
+                # all of its keys.
+                group_first, all_first = int32(0), int32(0)
+                if causal:
+                    group_first = first_row - offset
+                    all_first = first_row + int32(TILE - 1) - offset
+                for e in range(32):
+                    out_k[e] = float32(0)
+                    out_v[e] = float32(0)
 
-                    place = buffer * int32(4) + group
-                    keys = base + place * int32(tile_bytes)
-                    used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
-                    full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
-                    mbarrier_wait(full, buffer_parity)
-                    exponents = base + int32(at_exponents) + place * int32(4)
+                place = buffer * int32(4) + group
+                keys = base + place * int32(tile_bytes)
+                used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
+                full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
+                mbarrier_wait(full, buffer_parity)
+                exponents = base + int32(at_exponents) + place * int32(4)
+                k_exponent, v_exponent = int32(0), int32(0)
+                if scaled:
                     k_exponent = load_shared_word(exponents)
                     v_exponent = load_shared_word(exponents + int32(8))
-                    k_factor = float32(scale) * float32(LOG2_E) * power_of_two(k_exponent)
+                k_factor = float32(scale) * float32(LOG2_E) * power_of_two(k_exponent)
 
-                    q_exponent = int32(LOWEST_EXPONENT)
-                    dy_exponent = int32(LOWEST_EXPONENT)
-                    unit = int32(LOWEST_EXPONENT)  # of ds: 2^unit
-                    while tile < end:
-                        place = stage * int32(2)
-                        queries = base + int32(at_stream) + place * int32(tile_bytes)
-                        exponents = base + int32(at_stream_exponents) + place * int32(4)
-                        vectors = base + int32(at_vector) + stage * int32(2 * TILE * 4)
-                        vectors += quad * int32(8)
-                        full = base + int32(at_stream_full) + place * int32(8)
-                        empty = base + int32(at_stream_empty) + place * int32(8)
-                        query0 = tile * int32(TILE)
-                        seen = query0 + int32(TILE) > group_first
-                        mbarrier_wait(full, parity)
-                        mbarrier_wait(full + int32(8), parity)
-                        if seen:
-                            # sᵀ = k qᵀ, in units of 1 / factor
-                            scores(s, keys, queries)
-                            # dpᵀ = v dyᵀ, in units of 2^(E of v and dy)
-                            scores(dp, keys + int32(2 * tile_bytes), queries + int32(tile_bytes))
+                q_exponent = int32(LOWEST_EXPONENT)
+                dy_exponent = int32(LOWEST_EXPONENT)
+                unit = int32(LOWEST_EXPONENT)  # of ds: 2^unit
+                while tile < end:
+                    base = same_again(base)
+                    place = stage * int32(2)
+                    queries = base + int32(at_stream) + place * int32(tile_bytes)
+                    exponents = base + int32(at_stream_exponents) + place * int32(4)
+                    vectors = base + int32(at_vector) + stage * int32(2 * TILE * 4)
+                    vectors += quad * int32(8)
+                    full = base + int32(at_stream_full) + place * int32(8)
+                    empty = base + int32(at_stream_empty) + place * int32(8)
+                    query0 = tile * int32(TILE)
+                    seen = query0 + int32(TILE) > group_first
+                    mbarrier_wait(full, parity)
+                    mbarrier_wait(full + int32(8), parity)
+                    if seen:
+                        # sᵀ = k qᵀ, in units of 1 / factor
+                        scores(s, keys, queries)
+                        # dpᵀ = v dyᵀ, in units of 2^(E of v and dy)
+                        scores(dp, keys + int32(2 * tile_bytes), queries + int32(tile_bytes))
+                        q_now, dy_now = int32(0), int32(0)
+                        if scaled:
                             q_now = load_shared_word(exponents)
                             dy_now = load_shared_word(exponents + int32(4))
-                            factor = k_factor * power_of_two(q_now)
-                            wait_for_scores()
-                            settle(s)
-                            if query0 < all_first:
-                                for j in range(8):
-                                    for h in range(2):
-                                        for i in range(2):
-                                            e = 4 * j + 2 * h + i
-                                            query = query0 + quad * int32(2) + int32(8 * j + i)
-                                            x = s[e] * factor
-                                            first = row + int32(8 * h) - offset
-                                            s[e] = x if query >= first else float32(-OUTSIDE)
-                                factor = float32(1)
-                            # p = 2^(s - lse), times 2^p_shift
+                        factor = k_factor * power_of_two(q_now)
+                        wait_for_scores()
+                        settle(s)
+                        if query0 < all_first:
                             for j in range(8):
-                                log_sums = load_shared_pair(vectors + int32(32 * j))
                                 for h in range(2):
-                                    e = 4 * j + 2 * h
-                                    shift = float32(p_shift) - log_sums[0]
-                                    s[e] = exp2_approx(s[e] * factor + shift)
-                                    shift = float32(p_shift) - log_sums[1]
-                                    s[e + 1] = exp2_approx(s[e + 1] * factor + shift)
-                            pack_left(weights, s)
+                                    for i in range(2):
+                                        e = 4 * j + 2 * h + i
+                                        query = query0 + quad * int32(2) + int32(8 * j + i)
+                                        x = s[e] * factor
+                                        first = row + int32(8 * h) - offset
+                                        s[e] = x if query >= first else float32(-OUTSIDE)
+                            factor = float32(1)
+                        # p = 2^(s - lse), times 2^p_shift
+                        for j in range(8):
+                            log_sums = load_shared_pair(vectors + int32(32 * j))
+                            for h in range(2):
+                                e = 4 * j + 2 * h
+                                shift = float32(p_shift) - log_sums[0]
+                                s[e] = exp2_approx(s[e] * factor + shift)
+                                shift = float32(p_shift) - log_sums[1]
+                                s[e + 1] = exp2_approx(s[e + 1] * factor + shift)
+                        pack_left(weights, s)
+                        wait()
+                        settle(dp)
+
+                        # ds = p (dp - delta), in units of 2^unit
+                        before = unit + q_exponent
+                        if scaled:
+                            largest = base + int32(at_magnitudes) + stage * int32(8)
+                            bounds = load_shared_pair(largest)
+                            bound = exponent_of(larger(bounds[0], bounds[1])) + int32(1)
+                            least = v_exponent + dy_now + int32(DP_EXPONENT - 14)
+                            unit = max(unit, max(bound, least))
+                        else:
+                            unit = int32(0)
+                        to_unit = power_of_two(v_exponent + dy_now - unit - int32(p_shift))
+                        delta_unit = -power_of_two(-unit - int32(p_shift))
+                        for j in range(8):
+                            deltas = load_shared_pair(vectors + int32(32 * j + 4 * TILE))
+                            for h in range(2):
+                                e = 4 * j + 2 * h
+                                s[e] *= dp[e] * to_unit + deltas[0] * delta_unit
+                                s[e + 1] *= dp[e + 1] * to_unit + deltas[1] * delta_unit
+
+                        # dv += pᵀ dy, dk += dsᵀ q
+                        less_v = power_of_two(dy_exponent - dy_now)
+                        less_k = power_of_two(before - unit - q_now)
+                        tile_dy = queries + int32(tile_bytes)
+                        if split:
+                            gradient(dp, weights, tile_dy)
                             wait()
                             settle(dp)
-
-                            # ds = p (dp - delta), in units of 2^unit
-                            before = unit + q_exponent
-                            if scaled:
-                                largest = base + int32(at_magnitudes) + stage * int32(8)
-                                bounds = load_shared_pair(largest)
-                                bound = exponent_of(larger(bounds[0], bounds[1])) + int32(1)
-                                least = v_exponent + dy_now + int32(DP_EXPONENT - 14)
-                                unit = max(unit, max(bound, least))
-                            else:
-                                unit = int32(0)
-                            to_unit = power_of_two(v_exponent + dy_now - unit - int32(p_shift))
-                            delta_unit = -power_of_two(-unit - int32(p_shift))
-                            for j in range(8):
-                                deltas = load_shared_pair(vectors + int32(32 * j + 4 * TILE))
-                                for h in range(2):
-                                    e = 4 * j + 2 * h
-                                    s[e] *= dp[e] * to_unit + deltas[0] * delta_unit
-                                    s[e + 1] *= dp[e + 1] * to_unit + deltas[1] * delta_unit
-
-                            # dv += pᵀ dy, dk += dsᵀ q
-                            if scaled:
-                                gradient(dp, weights, queries + int32(tile_bytes))
-                                wait()
-                                settle(dp)
-                                less = power_of_two(dy_exponent - dy_now)
+                            for e in range(32):
+                                out_v[e] = out_v[e] * less_v + dp[e]
+                            pack_left(weights, s)
+                            gradient(dp, weights, queries)
+                            wait()
+                            settle(dp)
+                            for e in range(32):
+                                out_k[e] = out_k[e] * less_k + dp[e]
+                        else:
+                            if scaled and (less_v != float32(1) or less_k != float32(1)):
                                 for e in range(32):
-                                    out_v[e] = out_v[e] * less + dp[e]
-                                pack_left(weights, s)
-                                gradient(dp, weights, queries)
-                                wait()
-                                settle(dp)
-                                less = power_of_two(before - unit - q_now)
-                                for e in range(32):
-                                    out_k[e] = out_k[e] * less + dp[e]
-                            else:
-                                gradient(out_v, weights, queries + int32(tile_bytes))
-                                wait()
-                                settle(out_v)
-                                pack_left(weights, s)
-                                gradient(out_k, weights, queries)
-                                wait()
-                                settle(out_k)
-                            q_exponent, dy_exponent = q_now, dy_now
-                        arrive_as_warp(empty + int32(8))
-                        arrive_as_warp(empty)
-                        stage += int32(1)
-                        if stage == int32(stages):
-                            stage = int32(0)
-                            parity ^= int32(1)
-                        tile += int32(1)
-                    arrive_as_warp(used)
-                    buffer += int32(1)
-                    if buffer == int32(BUFFERS):
-                        buffer = int32(0)
-                        buffer_parity ^= int32(1)
+                                    out_v[e] *= less_v
+                                    out_k[e] *= less_k
+                            gradient(out_v, weights, tile_dy)
+                            pack_left(ds_weights, s)
+                            gradient(out_k, ds_weights, queries)
+                            wait()
+                            settle(out_v)
+                            settle(out_k)
+                        q_exponent, dy_exponent = q_now, dy_now
+                    arrive_as_warp(empty + int32(8))
+                    arrive_as_warp(empty)
+                    stage += int32(1)
+                    if stage == int32(stages):
+                        stage = int32(0)
+                        parity ^= int32(1)
+                    tile += int32(1)
+                arrive_as_warp(used)
+                buffer += int32(1)
+                if buffer == int32(buffers):
+                    buffer = int32(0)
+                    buffer_parity ^= int32(1)
 
-                    place_dk, place_dv = place_of(dk), place_of(dv)
-                    column = int64(quad * int32(2 * element_bytes))
-                    v_unit = power_of_two(dy_exponent - int32(p_shift))
-                    k_unit, ds_unit = float32(scale) * power_of_two(q_exponent), power_of_two(unit)
-                    for h in range(2):
-                        r = row + int32(8 * h)
-                        if r < n_keys:
-                            at_k = matrix_start(place_dk, matrix, n_heads) + column
-                            at_k += int64(r) * place_dk[3]
-                            at_v = matrix_start(place_dv, matrix, n_heads) + column
-                            at_v += int64(r) * place_dv[3]
-                            for j in range(8):
-                                if int32(8 * j) < size:
-                                    e = 4 * j + 2 * h
-                                    place_j = int64(8 * j * element_bytes)
-                                    store_pair(
-                                        at_k + place_j,
-                                        out_k[e] * ds_unit * k_unit,
-                                        out_k[e + 1] * ds_unit * k_unit,
-                                    )
-                                    store_pair(
-                                        at_v + place_j, out_v[e] * v_unit, out_v[e + 1] * v_unit
-                                    )
+                place_dk, place_dv = place_of(dk), place_of(dv)
+                column = int64(quad * int32(2 * element_bytes))
+                v_unit = power_of_two(dy_exponent - int32(p_shift))
+                k_unit, ds_unit = float32(scale) * power_of_two(q_exponent), power_of_two(unit)
+                for h in range(2):
+                    r = row + int32(8 * h)
+                    if r < n_keys:
+                        at_k = matrix_start(place_dk, matrix, n_heads) + column
+                        at_k += int64(r) * place_dk[3]
+                        at_v = matrix_start(place_dv, matrix, n_heads) + column
+                        at_v += int64(r) * place_dv[3]
+                        for j in range(8):
+                            if int32(8 * j) < size:
+                                e = 4 * j + 2 * h
+                                place_j = int64(8 * j * element_bytes)
+                                store_pair(
+                                    at_k + place_j,
+                                    out_k[e] * ds_unit * k_unit,
+                                    out_k[e + 1] * ds_unit * k_unit,
+                                )
+                                store_pair(at_v + place_j, out_v[e] * v_unit, out_v[e + 1] * v_unit)
                 turn = next_turn(turn, n_parts)
 
     attention_dkv_sm90_kernel.shared = shared.n_bytes

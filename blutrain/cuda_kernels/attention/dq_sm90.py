@@ -19,17 +19,9 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64
 
-from blutrain.cuda_kernels.attention.loader_sm90 import (
-    OUTSIDE,
-    loader,
-    matrix_start,
-    place_of,
-    stream_of,
-)
+from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
-    BLOCK_ROWS,
-    BUFFERS,
     HEAD,
     LOAD_REGISTERS,
     LOG2_E,
@@ -41,14 +33,13 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     Form,
     Shared,
     arrive_as_warp,
-    block_at,
     exponent_of,
-    next_turn,
     power_of_two,
     shared_barriers,
-    turns_of,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
+    matrix_start,
+    place_of,
     load_row_pair,
     pack_left_operand,
     group_of_warp,
@@ -56,10 +47,11 @@ from blutrain.cuda_kernels.attention.registers_sm90 import (
     store_row_pair,
     sum_of_quad,
 )
+from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_float, store_float
-from blutrain.cuda_kernels.ptx.half_pairs import load_shared_word
+from blutrain.cuda_kernels.ptx.half_pairs import load_shared_word, same_again
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
 from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
@@ -69,7 +61,7 @@ DP_EXPONENT = 30 + 6  # |dp| < 2^36 in units of the operands' scales: 64 product
 
 def shared_of(form: Form) -> Shared:
     """The kernel's shared memory."""
-    return Shared(form, 2, 3 if form.split else 4, False)
+    return Shared(form, 2, 1 if form.split else 2, 3 if form.split else 4, False)
 
 
 @cache
@@ -81,18 +73,17 @@ def dq_kernel_sm90(form: Form) -> Any:
     split, kind, tile_bytes, stages = form.split, form.kind, form.tile_bytes, shared.stages
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
-    gradient = tile_product(HEAD, TILE, kind, None, form.across, split, scaled)
+    gradient = tile_product(HEAD, TILE, kind, None, form.across, split, split)
     settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     load_pair, store_pair = load_row_pair(form.element), store_row_pair(form.element)
     give_registers = set_registers(LOAD_REGISTERS, False)
     take_registers = set_registers(MULTIPLY_REGISTERS, True)
     at_stream, at_exponents = shared.stream, shared.resident_exponents
-    at_stream_exponents, at_full = shared.stream_exponents, shared.barriers
-    at_empty = at_full + shared.resident_empty
-    at_stream_full = at_full + shared.stream_full
-    at_stream_empty = at_full + shared.stream_empty
-    element_bytes = 4 if form.element == "float32" else 2
+    at_stream_exponents = shared.stream_exponents
+    at_full, at_empty = shared.resident_full, shared.resident_empty
+    at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
+    element_bytes, buffers = form.element_bytes, shared.buffers
 
     @cuda.jit(device=True, forceinline=True)
     def delta_of(dy, y, row, n_rows, size):
@@ -110,17 +101,19 @@ def dq_kernel_sm90(form: Form) -> Any:
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def attention_dq_sm90_kernel(
-        q,  # (B, H, Tq, D)
-        k,  # (B, H, Tk, D)
-        v,  # (B, H, Tk, D)
+        map_q,  # tensor maps of (D, Tq, H, B) and (D, Tk, H, B)
+        map_dy,
+        map_k,
+        map_v,
         y,  # (B, H, Tq, D)
         dy,  # (B, H, Tq, D)
         lse,  # (B, H, Tq) float32
         delta,  # (B, H, Tq) float32, written
         dq,  # (B, H, Tq, D), written
+        n_keys,
         scale,
         causal,
-        n_parts,  # blocks of rows that a block takes at a time: 1 or 2
+        n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
         base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
@@ -128,19 +121,16 @@ def dq_kernel_sm90(form: Form) -> Any:
         if t == int32(0):
             make_barriers(base)
         cuda.syncthreads()  # all know of the barriers
-        n_parts = int32(n_parts)
-        n_heads, n_queries = int32(q.shape[1]), int32(q.shape[2])
-        n_keys, size = int32(k.shape[2]), int32(q.shape[3])
-        n_matrices = int32(q.shape[0]) * n_heads
+        n_parts, n_keys = int32(n_parts), int32(n_keys)
+        n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
+        n_matrices = int32(y.shape[0]) * n_heads
         offset = n_keys - n_queries if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
-            sizes = (n_matrices, n_heads, n_queries, n_keys, size, offset, causal)
-            load_all(
-                base, place_of(q), place_of(dy), place_of(k), place_of(v), int64(0), int64(0),
-                sizes, n_parts,
-            )  # fmt: skip
+            sizes = (n_matrices, n_heads, n_queries, n_keys, offset, causal)
+            maps = (map_q, map_dy, map_k, map_v)
+            load_all(base, maps, int64(0), int64(0), sizes, n_parts)
         else:
             take_registers()
             group = group_of_warp()
@@ -155,150 +145,158 @@ def dq_kernel_sm90(form: Form) -> Any:
             unit = cuda.local.array(2, int32)  # of ds: 2^unit
             less = cuda.local.array(2, float32)
             visible = cuda.local.array(2, int32)
-            n_blocks = (n_queries + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-            n_turns = turns_of(n_matrices, n_blocks, n_parts)
+            n_turns = turns_of(n_matrices, n_queries, n_parts)
             turn = int32(cuda.blockIdx.x) * n_parts
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                matrix, block = block_at(turn, n_blocks, n_parts)
-                if block >= int32(0):
-                    row0 = block * int32(BLOCK_ROWS)
-                    first_row = row0 + group * int32(TILE)
-                    row = first_row + in_group
-                    tile, end = tiles_of(row0, n_keys, offset, causal)
-                    group_visible, all_visible = n_keys, n_keys
-                    if causal:
-                        group_visible = min(n_keys, first_row + int32(TILE) + offset)
-                        all_visible = min(n_keys, first_row + offset + int32(1))
-                    of_matrix = int64(matrix) * int64(n_queries) * int64(4)
-                    place_y, place_dy = place_of(y), place_of(dy)
-                    for h in range(2):
-                        r = row + int32(8 * h)
-                        visible[h] = min(n_keys, r + offset + int32(1)) if causal else n_keys
-                        at_y = matrix_start(place_y, matrix, n_heads) + int64(r) * place_y[3]
-                        at_dy = matrix_start(place_dy, matrix, n_heads) + int64(r) * place_dy[3]
-                        row_delta[h] = delta_of(at_dy, at_y, r, n_queries, size)
-                        log_sum[h] = float32(OUTSIDE)
-                        if r < n_queries:
-                            place = of_matrix + int64(r) * int64(4)
-                            log_sum[h] = load_float(global_address(lse) + place) * float32(LOG2_E)
-                            if quad == int32(0):
-                                store_float(global_address(delta) + place, row_delta[h])
-                        unit[h] = max(
-                            exponent_of(abs(row_delta[h])) + int32(1), int32(LOWEST_EXPONENT)
-                        )
-                    for e in range(32):
-                        out[e] = float32(0)
+                turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
+                if turn >= n_turns:
+                    break
+                first_row = row0 + group * int32(TILE)
+                row = first_row + in_group
+                tile, end = tiles_of(row0, n_keys, offset, causal)
+                group_visible, all_visible = n_keys, n_keys
+                if causal:
+                    group_visible = min(n_keys, first_row + int32(TILE) + offset)
+                    all_visible = min(n_keys, first_row + offset + int32(1))
+                of_matrix = int64(matrix) * int64(n_queries) * int64(4)
+                place_y, place_dy = place_of(y), place_of(dy)
+                for h in range(2):
+                    r = row + int32(8 * h)
+                    visible[h] = min(n_keys, r + offset + int32(1)) if causal else n_keys
+                    at_y = matrix_start(place_y, matrix, n_heads) + int64(r) * place_y[3]
+                    at_dy = matrix_start(place_dy, matrix, n_heads) + int64(r) * place_dy[3]
+                    row_delta[h] = delta_of(at_dy, at_y, r, n_queries, size)
+                    log_sum[h] = float32(OUTSIDE)
+                    if r < n_queries:
+                        place = of_matrix + int64(r) * int64(4)
+                        log_sum[h] = load_float(global_address(lse) + place) * float32(LOG2_E)
+                        if quad == int32(0):
+                            store_float(global_address(delta) + place, row_delta[h])
+                    unit[h] = max(exponent_of(abs(row_delta[h])) + int32(1), int32(LOWEST_EXPONENT))
+                for e in range(32):
+                    out[e] = float32(0)
 
-                    place = buffer * int32(4) + group
-                    queries = base + place * int32(tile_bytes)
-                    used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
-                    full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
-                    mbarrier_wait(full, buffer_parity)
-                    exponents = base + int32(at_exponents) + place * int32(4)
+                place = buffer * int32(4) + group
+                queries = base + place * int32(tile_bytes)
+                used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
+                full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
+                mbarrier_wait(full, buffer_parity)
+                exponents = base + int32(at_exponents) + place * int32(4)
+                q_exponent, dy_exponent = int32(0), int32(0)
+                if scaled:
                     q_exponent = load_shared_word(exponents)
                     dy_exponent = load_shared_word(exponents + int32(8))
-                    q_factor = float32(scale) * float32(LOG2_E) * power_of_two(q_exponent)
+                q_factor = float32(scale) * float32(LOG2_E) * power_of_two(q_exponent)
 
-                    k_exponent = int32(LOWEST_EXPONENT)
-                    while tile < end:
-                        place = stage * int32(2)
-                        keys = base + int32(at_stream) + place * int32(tile_bytes)
-                        exponents = base + int32(at_stream_exponents) + place * int32(4)
-                        full = base + int32(at_stream_full) + place * int32(8)
-                        empty = base + int32(at_stream_empty) + place * int32(8)
-                        key0 = tile * int32(TILE)
-                        seen = key0 < group_visible
-                        mbarrier_wait(full, parity)
-                        mbarrier_wait(full + int32(8), parity)
-                        if seen:
-                            # s = q kᵀ, in units of 1 / factor
-                            scores(s, queries, keys)
-                            # dp = dy vᵀ, in units of 2^(E of dy and v)
-                            scores(dp, queries + int32(2 * tile_bytes), keys + int32(tile_bytes))
+                k_exponent = int32(LOWEST_EXPONENT if scaled else 0)
+                while tile < end:
+                    base = same_again(base)
+                    place = stage * int32(2)
+                    keys = base + int32(at_stream) + place * int32(tile_bytes)
+                    exponents = base + int32(at_stream_exponents) + place * int32(4)
+                    full = base + int32(at_stream_full) + place * int32(8)
+                    empty = base + int32(at_stream_empty) + place * int32(8)
+                    key0 = tile * int32(TILE)
+                    seen = key0 < group_visible
+                    mbarrier_wait(full, parity)
+                    mbarrier_wait(full + int32(8), parity)
+                    if seen:
+                        # s = q kᵀ, in units of 1 / factor
+                        scores(s, queries, keys)
+                        # dp = dy vᵀ, in units of 2^(E of dy and v)
+                        scores(dp, queries + int32(2 * tile_bytes), keys + int32(tile_bytes))
+                        now, v_exponent = int32(0), int32(0)
+                        if scaled:
                             now = load_shared_word(exponents)
-                            factor = q_factor * power_of_two(now)
-                            wait_for_scores()
-                            settle(s)
-                            if key0 + int32(TILE) > all_visible:
-                                for j in range(8):
-                                    for h in range(2):
-                                        for i in range(2):
-                                            e = 4 * j + 2 * h + i
-                                            key = key0 + quad * int32(2) + int32(8 * j + i)
-                                            x = s[e] * factor
-                                            s[e] = x if key < visible[h] else float32(-OUTSIDE)
-                                factor = float32(1)
-                            for h in range(2):
-                                for j in range(8):
+                            v_exponent = load_shared_word(exponents + int32(4))
+                        factor = q_factor * power_of_two(now)
+                        wait_for_scores()
+                        settle(s)
+                        if key0 + int32(TILE) > all_visible:
+                            for j in range(8):
+                                for h in range(2):
                                     for i in range(2):
                                         e = 4 * j + 2 * h + i
-                                        s[e] = exp2_approx(s[e] * factor - log_sum[h])
+                                        key = key0 + quad * int32(2) + int32(8 * j + i)
+                                        x = s[e] * factor
+                                        s[e] = x if key < visible[h] else float32(-OUTSIDE)
+                            factor = float32(1)
+                        for h in range(2):
+                            for j in range(8):
+                                for i in range(2):
+                                    e = 4 * j + 2 * h + i
+                                    s[e] = exp2_approx(s[e] * factor - log_sum[h])
+                        wait()
+                        settle(dp)
+                    arrive_as_warp(empty + int32(8))
+                    if seen:
+                        # ds = p (dp - delta), in units of 2^unit
+                        dp_exponent = dy_exponent + v_exponent
+                        for h in range(2):
+                            before = unit[h] + k_exponent
+                            if scaled:
+                                least = dp_exponent + int32(DP_EXPONENT - 14)
+                                unit[h] = max(unit[h], least)
+                            else:
+                                unit[h] = int32(0)
+                            less[h] = power_of_two(before - unit[h] - now)
+                            to_unit = power_of_two(dp_exponent - unit[h])
+                            shift = -row_delta[h] * power_of_two(-unit[h])
+                            for j in range(8):
+                                for i in range(2):
+                                    e = 4 * j + 2 * h + i
+                                    s[e] *= dp[e] * to_unit + shift
+                        k_exponent = now
+                        pack_left(weights, s)
+                        # dq += ds k
+                        if split:
+                            gradient(dp, weights, keys)
                             wait()
                             settle(dp)
-                        arrive_as_warp(empty + int32(8))
-                        if seen:
-                            # ds = p (dp - delta), in units of 2^unit
-                            dp_exponent = dy_exponent + load_shared_word(exponents + int32(4))
-                            for h in range(2):
-                                before = unit[h] + k_exponent
-                                if scaled:
-                                    least = dp_exponent + int32(DP_EXPONENT - 14)
-                                    unit[h] = max(unit[h], least)
-                                else:
-                                    unit[h] = int32(0)
-                                less[h] = power_of_two(before - unit[h] - now)
-                                to_unit = power_of_two(dp_exponent - unit[h])
-                                shift = -row_delta[h] * power_of_two(-unit[h])
-                                for j in range(8):
+                            for j in range(8):
+                                for h in range(2):
                                     for i in range(2):
                                         e = 4 * j + 2 * h + i
-                                        s[e] *= dp[e] * to_unit + shift
-                            k_exponent = now
-                            pack_left(weights, s)
-                            # dq += ds k
+                                        out[e] = out[e] * less[h] + dp[e]
+                        else:
                             if scaled:
-                                gradient(dp, weights, keys)
-                                wait()
-                                settle(dp)
                                 for j in range(8):
                                     for h in range(2):
                                         for i in range(2):
-                                            e = 4 * j + 2 * h + i
-                                            out[e] = out[e] * less[h] + dp[e]
-                            else:
-                                gradient(out, weights, keys)
-                                wait()
-                                settle(out)
-                        arrive_as_warp(empty)
-                        stage += int32(1)
-                        if stage == int32(stages):
-                            stage = int32(0)
-                            parity ^= int32(1)
-                        tile += int32(1)
-                    arrive_as_warp(used)
-                    buffer += int32(1)
-                    if buffer == int32(BUFFERS):
-                        buffer = int32(0)
-                        buffer_parity ^= int32(1)
+                                            out[4 * j + 2 * h + i] *= less[h]
+                            gradient(out, weights, keys)
+                            wait()
+                            settle(out)
+                    arrive_as_warp(empty)
+                    stage += int32(1)
+                    if stage == int32(stages):
+                        stage = int32(0)
+                        parity ^= int32(1)
+                    tile += int32(1)
+                arrive_as_warp(used)
+                buffer += int32(1)
+                if buffer == int32(buffers):
+                    buffer = int32(0)
+                    buffer_parity ^= int32(1)
 
-                    place_dq = place_of(dq)
-                    target = matrix_start(place_dq, matrix, n_heads)
-                    for h in range(2):
-                        r = row + int32(8 * h)
-                        if r < n_queries:
-                            x = float32(scale) * power_of_two(k_exponent)
-                            ds_unit = power_of_two(unit[h])
-                            at = target + int64(r) * place_dq[3]
-                            at += int64(quad * int32(2 * element_bytes))
-                            for j in range(8):
-                                if int32(8 * j) < size:
-                                    store_pair(
-                                        at + int64(8 * j * element_bytes),
-                                        out[4 * j + 2 * h] * ds_unit * x,
-                                        out[4 * j + 2 * h + 1] * ds_unit * x,
-                                    )
+                place_dq = place_of(dq)
+                target = matrix_start(place_dq, matrix, n_heads)
+                for h in range(2):
+                    r = row + int32(8 * h)
+                    if r < n_queries:
+                        x = float32(scale) * power_of_two(k_exponent)
+                        ds_unit = power_of_two(unit[h])
+                        at = target + int64(r) * place_dq[3]
+                        at += int64(quad * int32(2 * element_bytes))
+                        for j in range(8):
+                            if int32(8 * j) < size:
+                                store_pair(
+                                    at + int64(8 * j * element_bytes),
+                                    out[4 * j + 2 * h] * ds_unit * x,
+                                    out[4 * j + 2 * h + 1] * ds_unit * x,
+                                )
                 turn = next_turn(turn, n_parts)
 
     attention_dq_sm90_kernel.shared = shared.n_bytes

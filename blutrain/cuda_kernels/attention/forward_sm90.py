@@ -19,16 +19,9 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64
 
-from blutrain.cuda_kernels.attention.loader_sm90 import (
-    loader,
-    matrix_start,
-    place_of,
-    stream_of,
-)
+from blutrain.cuda_kernels.attention.loader_sm90 import loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
-    BLOCK_ROWS,
-    BUFFERS,
     HEAD,
     LN_2,
     LOAD_REGISTERS,
@@ -41,13 +34,12 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     Form,
     Shared,
     arrive_as_warp,
-    block_at,
-    next_turn,
     power_of_two,
     shared_barriers,
-    turns_of,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
+    matrix_start,
+    place_of,
     pack_left_operand,
     group_of_warp,
     row_of_lane,
@@ -55,10 +47,11 @@ from blutrain.cuda_kernels.attention.registers_sm90 import (
     sum_of_quad,
     max_of_quad,
 )
+from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
-from blutrain.cuda_kernels.ptx.copy import store_float as store_log
-from blutrain.cuda_kernels.ptx.half_pairs import larger, load_shared_word
+from blutrain.cuda_kernels.ptx.copy import store_float
+from blutrain.cuda_kernels.ptx.half_pairs import larger, load_shared_word, same_again
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
 from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
@@ -68,7 +61,7 @@ HIDDEN = -1e30  # a score that is not seen, and a maximum before any was: differ
 
 def shared_of(form: Form) -> Shared:
     """The forward kernel's shared memory."""
-    return Shared(form, 1, 4, False)
+    return Shared(form, 1, 2, 3 if form.split else 4, False)
 
 
 @cache
@@ -81,28 +74,84 @@ def forward_kernel_sm90(form: Form) -> Any:
     n_left = 32 if split else 16
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
     values = tile_product(HEAD, TILE, kind, None, form.across, split, True)
-    settle, wait = hold(32), wgmma_wait(0)
+    scaled = form.scaled
+    settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     store_pair = store_row_pair(form.element)
     give_registers = set_registers(LOAD_REGISTERS, False)
     take_registers = set_registers(MULTIPLY_REGISTERS, True)
     at_stream, at_exponents = shared.stream, shared.resident_exponents
-    at_stream_exponents, at_full = shared.stream_exponents, shared.barriers
-    at_empty = at_full + shared.resident_empty
-    at_stream_full = at_full + shared.stream_full
-    at_stream_empty = at_full + shared.stream_empty
-    element_bytes = 4 if form.element == "float32" else 2
+    at_stream_exponents = shared.stream_exponents
+    at_full, at_empty = shared.resident_full, shared.resident_empty
+    at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
+    element_bytes, buffers = form.element_bytes, shared.buffers
+
+    @cuda.jit(device=True, forceinline=True)
+    def soften(s, most, total, fade, factor):
+        """p = 2^(s factor - most) in place of s, with the maxima, sums and what sums fade by."""
+        for h in range(2):
+            peak = larger(s[2 * h], s[2 * h + 1])
+            for j in range(1, 8):
+                peak = larger(peak, larger(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]))
+            peak = larger(max_of_quad(peak) * factor, most[h])
+            fade[h] = exp2_approx(most[h] - peak)
+            most[h] = peak
+            shift = float32(P_SHIFT) - peak
+            for j in range(8):
+                for i in range(2):
+                    e = 4 * j + 2 * h + i
+                    s[e] = exp2_approx(s[e] * factor + shift)
+            even, odd = s[2 * h], s[2 * h + 1]
+            for j in range(1, 8):
+                even += s[4 * j + 2 * h]
+                odd += s[4 * j + 2 * h + 1]
+            total[h] = total[h] * fade[h] + (even + odd)
+
+    @cuda.jit(device=True, forceinline=True)
+    def scale_of(base, place):
+        """2^E of a tile of the stream."""
+        if scaled:
+            at = base + int32(at_stream_exponents) + place * int32(4)
+            return power_of_two(load_shared_word(at))
+        return float32(1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def hide(s, factor, key0, visible, all_visible):
+        """Where a tile has keys that not all see, hide them; the factor that is still to come."""
+        if key0 + int32(TILE) <= all_visible:
+            return factor
+        quad = int32(cuda.threadIdx.x) & int32(3)
+        for j in range(8):
+            for h in range(2):
+                for i in range(2):
+                    e = 4 * j + 2 * h + i
+                    key = key0 + quad * int32(2) + int32(8 * j + i)
+                    x = s[e] * factor
+                    s[e] = x if key < visible[h] else float32(HIDDEN)
+        return float32(1)
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_part(out, part, keep, before, now):
+        """out keep + part, where both are in units: out in 1 / before, part in 1 / now."""
+        less = before / now if scaled else float32(1)
+        for h in range(2):
+            shrink = keep[h] * less
+            for j in range(8):
+                for i in range(2):
+                    e = 4 * j + 2 * h + i
+                    out[e] = out[e] * shrink + part[e]
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def attention_forward_sm90_kernel(
-        q,  # (B, H, Tq, D)
-        k,  # (B, H, Tk, D)
-        v,  # (B, H, Tk, D)
+        map_q,  # tensor maps of (D, Tq, H, B) and (D, Tk, H, B)
+        map_k,
+        map_v,
         y,  # (B, H, Tq, D), written
         lse,  # (B, H, Tq) float32, written
+        n_keys,
         scale,
         causal,
-        n_parts,  # blocks of rows that a block takes at a time: 1 or 2
+        n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
         base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
@@ -110,19 +159,16 @@ def forward_kernel_sm90(form: Form) -> Any:
         if t == int32(0):
             make_barriers(base)
         cuda.syncthreads()  # all know of the barriers
-        n_parts = int32(n_parts)
-        n_heads, n_queries = int32(q.shape[1]), int32(q.shape[2])
-        n_keys, size = int32(k.shape[2]), int32(q.shape[3])
-        n_matrices = int32(q.shape[0]) * n_heads
+        n_parts, n_keys = int32(n_parts), int32(n_keys)
+        n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
+        n_matrices = int32(y.shape[0]) * n_heads
         offset = n_keys - n_queries if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
-            sizes = (n_matrices, n_heads, n_queries, n_keys, size, offset, causal)
-            queries = place_of(q)
-            load_all(
-                base, queries, queries, place_of(k), place_of(v), int64(0), int64(0), sizes, n_parts
-            )
+            sizes = (n_matrices, n_heads, n_queries, n_keys, offset, causal)
+            maps = (map_q, map_q, map_k, map_v)
+            load_all(base, maps, int64(0), int64(0), sizes, n_parts)
         else:
             take_registers()
             group = group_of_warp()
@@ -135,136 +181,136 @@ def forward_kernel_sm90(form: Form) -> Any:
             most = cuda.local.array(2, float32)  # of a row's scores, times log2(e)
             total = cuda.local.array(2, float32)
             fade = cuda.local.array(2, float32)
+            keep = cuda.local.array(2, float32)
             visible = cuda.local.array(2, int32)
-            n_blocks = (n_queries + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-            n_turns = turns_of(n_matrices, n_blocks, n_parts)
+            n_turns = turns_of(n_matrices, n_queries, n_parts)
             turn = int32(cuda.blockIdx.x) * n_parts
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                matrix, block = block_at(turn, n_blocks, n_parts)
-                if block >= int32(0):
-                    row0 = block * int32(BLOCK_ROWS)
-                    first_row = row0 + group * int32(TILE)
-                    row = first_row + in_group
-                    tile, end = tiles_of(row0, n_keys, offset, causal)
-                    for h in range(2):
-                        most[h], total[h] = float32(HIDDEN), float32(0)
-                        visible[h] = n_keys
-                        if causal:
-                            visible[h] = min(n_keys, row + int32(8 * h) + offset + int32(1))
-                    group_visible = n_keys
-                    all_visible = n_keys
+                turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
+                if turn >= n_turns:
+                    break
+                first_row = row0 + group * int32(TILE)
+                row = first_row + in_group
+                _, end = tiles_of(row0, n_keys, offset, causal)
+                group_end = end  # of the tiles that this warpgroup sees
+                all_visible = n_keys
+                if causal:
+                    seen = min(n_keys, first_row + int32(TILE) + offset)
+                    group_end = (seen + int32(TILE - 1)) // int32(TILE)
+                    all_visible = min(n_keys, first_row + offset + int32(1))
+                for h in range(2):
+                    most[h], total[h] = float32(HIDDEN), float32(0)
+                    visible[h] = n_keys
                     if causal:
-                        group_visible = min(n_keys, first_row + int32(TILE) + offset)
-                        all_visible = min(n_keys, first_row + offset + int32(1))
-                    for e in range(32):
-                        out[e] = float32(0)
+                        visible[h] = min(n_keys, row + int32(8 * h) + offset + int32(1))
+                for e in range(32):
+                    out[e] = float32(0)
 
-                    place = buffer * int32(2) + group
-                    queries = base + place * int32(tile_bytes)
-                    used = base + int32(at_empty) + place * int32(8)
-                    mbarrier_wait(base + int32(at_full) + place * int32(8), buffer_parity)
-                    q_exponent = load_shared_word(base + int32(at_exponents) + place * int32(4))
-                    q_factor = float32(scale) * float32(LOG2_E) * power_of_two(q_exponent)
+                # This warpgroup's queries.
+                place = buffer * int32(2) + group
+                queries = base + place * int32(tile_bytes)
+                used = base + int32(at_empty) + place * int32(8)
+                mbarrier_wait(base + int32(at_full) + place * int32(8), buffer_parity)
+                q_factor = float32(scale) * float32(LOG2_E)
+                if scaled:
+                    exponent_at = base + int32(at_exponents) + place * int32(4)
+                    q_factor *= power_of_two(load_shared_word(exponent_at))
 
-                    out_exponent = int32(-126)
-                    while tile < end:
-                        place = stage * int32(2)
-                        keys = base + int32(at_stream) + place * int32(tile_bytes)
-                        exponents = base + int32(at_stream_exponents) + place * int32(4)
-                        full = base + int32(at_stream_full) + place * int32(8)
-                        empty = base + int32(at_stream_empty) + place * int32(8)
-                        key0 = tile * int32(TILE)
-                        seen = key0 < group_visible
-                        mbarrier_wait(full, parity)
-                        if seen:
-                            # s = q kᵀ, in units of 1 / factor
-                            scores(s, queries, keys)
-                            wait()
-                            settle(s)
-                            factor = q_factor * power_of_two(load_shared_word(exponents))
-                        arrive_as_warp(empty)
-                        if seen:
-                            if key0 + int32(TILE) > all_visible:
-                                for j in range(8):
-                                    for h in range(2):
-                                        for i in range(2):
-                                            e = 4 * j + 2 * h + i
-                                            key = key0 + quad * int32(2) + int32(8 * j + i)
-                                            x = s[e] * factor
-                                            s[e] = x if key < visible[h] else float32(HIDDEN)
-                                factor = float32(1)
+                # The scores of a tile are multiplied beside the values of the one before it.
+                place = stage * int32(2)
+                mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
+                scores(s, queries, base + int32(at_stream) + place * int32(tile_bytes))
+                wait()
+                settle(s)
+                factor = q_factor * scale_of(base, place)
+                arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                factor = hide(s, factor, int32(0), visible, all_visible)
+                soften(s, most, total, keep, factor)
+                pack_left(weights, s)
+                out_scale = float32(0)
+                v_stage, v_parity = stage, parity
+                tile = int32(1)
+                while tile < group_end:
+                    base = same_again(base)
+                    stage += int32(1)
+                    if stage == int32(stages):
+                        stage = int32(0)
+                        parity ^= int32(1)
+                    place = stage * int32(2)
+                    v_place = v_stage * int32(2) + int32(1)
+                    mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
+                    mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
+                    scores(s, queries, base + int32(at_stream) + place * int32(tile_bytes))
+                    values(part, weights, base + int32(at_stream) + v_place * int32(tile_bytes))
+                    factor = q_factor * scale_of(base, place)
+                    v_scale = scale_of(base, v_place)
+                    wait_for_scores()
+                    settle(s)
+                    arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    factor = hide(s, factor, tile * int32(TILE), visible, all_visible)
+                    soften(s, most, total, fade, factor)
+                    wait()
+                    settle(part)
+                    arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
+                    add_part(out, part, keep, out_scale, v_scale)
+                    out_scale = v_scale
+                    keep[0], keep[1] = fade[0], fade[1]
+                    pack_left(weights, s)
+                    v_stage, v_parity = stage, parity
+                    tile += int32(1)
+                v_place = v_stage * int32(2) + int32(1)
+                mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
+                values(part, weights, base + int32(at_stream) + v_place * int32(tile_bytes))
+                v_scale = scale_of(base, v_place)
+                wait()
+                settle(part)
+                arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
+                add_part(out, part, keep, out_scale, v_scale)
+                stage += int32(1)
+                if stage == int32(stages):
+                    stage = int32(0)
+                    parity ^= int32(1)
+                arrive_as_warp(used)
+                # Tiles that the other warpgroup alone sees.
+                while tile < end:
+                    for i in range(2):
+                        place = stage * int32(2) + int32(i)
+                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
+                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    stage += int32(1)
+                    if stage == int32(stages):
+                        stage = int32(0)
+                        parity ^= int32(1)
+                    tile += int32(1)
+                buffer += int32(1)
+                if buffer == int32(buffers):
+                    buffer = int32(0)
+                    buffer_parity ^= int32(1)
 
-                            # The largest score so far, and p = 2^(s - most) and its sum.
-                            for h in range(2):
-                                peak = larger(s[2 * h], s[2 * h + 1])
-                                for j in range(1, 8):
-                                    peak = larger(peak, s[4 * j + 2 * h])
-                                    peak = larger(peak, s[4 * j + 2 * h + 1])
-                                peak = larger(max_of_quad(peak) * factor, most[h])
-                                fade[h] = exp2_approx(most[h] - peak)
-                                most[h] = peak
-                                shift = float32(P_SHIFT) - peak
-                                total[h] *= fade[h]
-                                for j in range(8):
-                                    for i in range(2):
-                                        e = 4 * j + 2 * h + i
-                                        s[e] = exp2_approx(s[e] * factor + shift)
-                                        total[h] += s[e]
-                            pack_left(weights, s)
-                        mbarrier_wait(full + int32(8), parity)
-                        if seen:
-                            # y = y fade + p v
-                            values(part, weights, keys + int32(tile_bytes))
-                            exponent = load_shared_word(exponents + int32(4))
-                            less = power_of_two(out_exponent - exponent)
-                            out_exponent = exponent
-                            wait()
-                            settle(part)
-                        arrive_as_warp(empty + int32(8))
-                        if seen:
-                            for h in range(2):
-                                keep = fade[h] * less
-                                for j in range(8):
-                                    for i in range(2):
-                                        e = 4 * j + 2 * h + i
-                                        out[e] = out[e] * keep + part[e]
-                        stage += int32(1)
-                        if stage == int32(stages):
-                            stage = int32(0)
-                            parity ^= int32(1)
-                        tile += int32(1)
-                    arrive_as_warp(used)
-                    buffer += int32(1)
-                    if buffer == int32(BUFFERS):
-                        buffer = int32(0)
-                        buffer_parity ^= int32(1)
-
-                    target_of = place_of(y)
-                    target = matrix_start(target_of, matrix, n_heads)
-                    log_sums = global_address(lse) + int64(matrix) * int64(n_queries) * int64(4)
-                    for h in range(2):
-                        r = row + int32(8 * h)
-                        whole = sum_of_quad(total[h])
-                        inverse = power_of_two(out_exponent) / whole
-                        if r < n_queries:
-                            at = (
-                                target
-                                + int64(r) * target_of[3]
-                                + int64(quad * int32(2 * element_bytes))
-                            )
-                            for j in range(8):
-                                if int32(8 * j) < size:
-                                    store_pair(
-                                        at + int64(8 * j * element_bytes),
-                                        out[4 * j + 2 * h] * inverse,
-                                        out[4 * j + 2 * h + 1] * inverse,
-                                    )
-                            if quad == int32(0):
-                                log2_sum = most[h] - float32(P_SHIFT)
-                                value = log2_sum * float32(LN_2) + math.log(whole)
-                                store_log(log_sums + int64(r) * int64(4), value)
+                place_y = place_of(y)
+                target = matrix_start(place_y, matrix, n_heads)
+                log_sums = global_address(lse) + int64(matrix) * int64(n_queries) * int64(4)
+                for h in range(2):
+                    r = row + int32(8 * h)
+                    whole = sum_of_quad(total[h])
+                    inverse = float32(1) / whole
+                    if scaled:
+                        inverse *= v_scale
+                    if r < n_queries:
+                        at = target + int64(r) * place_y[3] + int64(quad * int32(2 * element_bytes))
+                        for j in range(8):
+                            if int32(8 * j) < size:
+                                store_pair(
+                                    at + int64(8 * j * element_bytes),
+                                    out[4 * j + 2 * h] * inverse,
+                                    out[4 * j + 2 * h + 1] * inverse,
+                                )
+                        if quad == int32(0):
+                            log2_sum = most[h] - float32(P_SHIFT)
+                            value = log2_sum * float32(LN_2) + math.log(whole)
+                            store_float(log_sums + int64(r) * int64(4), value)
                 turn = next_turn(turn, n_parts)
 
     attention_forward_sm90_kernel.shared = shared.n_bytes

@@ -1,4 +1,14 @@
-"""The warpgroup that feeds attention's sm_90 kernels; what it makes is in `operands_sm90.py`."""
+"""The warpgroups that feed attention's sm_90 kernels.
+
+Two warpgroups, one for each tensor of the stream; of the resident tensors each takes one half of
+the rows. The copy engine brings the tiles. Halves it writes where the tensor cores read them, and
+one thread is enough to ask for them. float32 arrives in slots, as many tiles ahead as there are
+slots, and 128 threads turn a tile into its scaled parts (`operands_sm90.py`).
+
+A slot is two boxes of 64 rows by 32 columns, swizzled like the operands: 16-byte piece p of row r
+is at place p ^ (r % 8). A warp's lanes take eight rows of four pieces at a time, which is free of
+bank conflicts on both sides.
+"""
 
 from __future__ import annotations
 
@@ -8,220 +18,316 @@ from typing import Any
 from numba import cuda, float32, int32, int64
 
 from blutrain.cuda_kernels.attention.operands_sm90 import (
-    BLOCK_ROWS,
-    BUFFERS,
     LOG2_E,
     LOWEST_EXPONENT,
+    PART,
+    SLOTS,
     TILE,
+    Form,
     Shared,
     arrive_as_warp,
-    block_at,
-    load_tile,
-    next_turn,
-    turns_of,
-    write_tile,
+    exponent_of,
+    power_of_two,
 )
-from blutrain.cuda_kernels.ptx.address import global_address
-from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait
+from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
+from blutrain.cuda_kernels.common import FULL_MASK
+from blutrain.cuda_kernels.ptx.barrier import (
+    fence_async_shared,
+    mbarrier_expect,
+    mbarrier_wait,
+    warpgroup_barrier,
+)
+from blutrain.cuda_kernels.ptx.copy import load_shared_quad
 from blutrain.cuda_kernels.ptx.half_pairs import (
     bits_of,
+    float_of,
+    high_of_f16,
     larger_magnitude,
     largest_of_warp,
+    load_shared_words,
     load_word_if,
-    float_of,
+    low_of_f16,
+    same_again,
     store_shared_word,
+    store_shared_words,
 )
+from blutrain.cuda_kernels.ptx.mma import pack_bf16, pack_f16
+from blutrain.cuda_kernels.ptx.tma import tensor_map_acquire, tma_load_4d
 
 OUTSIDE = 1e30  # the log-sum-exp of a row that does not exist: its probabilities are zero
 
 
 @cuda.jit(device=True, forceinline=True)
-def place_of(x):  # x: (B, H, T, D)
-    """(address, batch, head and row steps in bytes) of a tensor."""
-    steps = x.strides
-    return global_address(x), int64(steps[0]), int64(steps[1]), int64(steps[2])
-
-
-@cuda.jit(device=True, forceinline=True)
-def matrix_start(tensor, matrix, n_heads):
-    """The address of a head's first row; `tensor` as `place_of` makes it."""
-    batch = int64(matrix // n_heads)
-    head = int64(matrix % n_heads)
-    return tensor[0] + batch * tensor[1] + head * tensor[2]
+def _read_raw(x, slot):  # x: (32,)
+    """Thread's part of a float32 tile: piece lane / 8 (+ 4) of rows 16 warp + lane % 8 (+ 8)."""
+    t = same_again(int32(cuda.threadIdx.x)) & int32(127)
+    row = (t >> int32(5)) * int32(16) + (t & int32(7))
+    piece = (t >> int32(3)) & int32(3)
+    at = slot + row * int32(128)
+    left = ((int32(2) * piece) ^ (t & int32(7))) << int32(4)
+    right = left ^ int32(16)
+    for i in range(4):
+        box = int32(PART * (i // 2) + 1024 * (i % 2))
+        a = load_shared_quad(at + box + left)
+        x[8 * i], x[8 * i + 1], x[8 * i + 2], x[8 * i + 3] = a[0], a[1], a[2], a[3]
+        b = load_shared_quad(at + box + right)
+        x[8 * i + 4], x[8 * i + 5], x[8 * i + 6], x[8 * i + 7] = b[0], b[1], b[2], b[3]
 
 
 @cache
-def stream_of(over_queries: bool) -> Any:
-    """A device function: which tiles of the stream a block of resident rows meets.
-
-    range(row0, n_stream, offset, causal) → (first, end): query i sees the keys up to i + offset;
-    the stream are keys, or with `over_queries` queries.
-    """
+def _write_tile(kind: str, split: bool) -> Any:
+    """A device function (x, target, factor): what `_read_raw` read, times factor, as operands."""
+    pack = pack_f16 if kind == "f16" else pack_bf16
+    scaled = kind == "f16"
 
     @cuda.jit(device=True, forceinline=True)
-    def tiles(row0, n_stream, offset, causal):
-        first = int32(0)
-        end = n_stream
-        if causal:
-            if over_queries:
-                first = max(row0 - offset, int32(0)) // int32(TILE)
-            else:
-                end = min(end, row0 + int32(BLOCK_ROWS) + offset)
-        return first, (end + int32(TILE - 1)) // int32(TILE)
+    def write(x, target, factor):
+        t = same_again(int32(cuda.threadIdx.x)) & int32(127)
+        row = (t >> int32(5)) * int32(16) + (t & int32(7))
+        piece = (((t >> int32(3)) & int32(3)) ^ (t & int32(7))) << int32(4)
+        at = target + row * int32(128) + piece
+        # The pieces 4 further on are at the place with the third bit turned.
+        further = int32(64) - int32(2) * (piece & int32(64))
+        high = cuda.local.array(4, int32)
+        low = cuda.local.array(4, int32)
+        for i in range(4):
+            place = at + int32(1024 * (i % 2))
+            if i // 2 == 1:
+                place += further
+            for j in range(8):
+                if scaled:
+                    x[8 * i + j] *= factor
+            for j in range(4):
+                high[j] = pack(x[8 * i + 2 * j], x[8 * i + 2 * j + 1])
+            store_shared_words(place, high[0], high[1], high[2], high[3])
+            if split:
+                for j in range(4):
+                    low[j] = pack(
+                        x[8 * i + 2 * j] - low_of_f16(high[j]),
+                        x[8 * i + 2 * j + 1] - high_of_f16(high[j]),
+                    )
+                store_shared_words(place + int32(PART), low[0], low[1], low[2], low[3])
+        fence_async_shared()
 
-    return tiles
+    return write
+
+
+@cuda.jit(device=True, forceinline=True)
+def _largest_of_warpgroup(x, slots, group):  # x: (32,)
+    """The largest magnitude of 128 threads' x; `slots` is the address of 4 words."""
+    t = int32(cuda.threadIdx.x) & int32(127)
+    a, b = float32(0), float32(0)
+    for i in range(16):
+        a = larger_magnitude(a, x[i])
+        b = larger_magnitude(b, x[16 + i])
+    largest = largest_of_warp(bits_of(larger_magnitude(a, b)))
+    if t & int32(31) == int32(0):
+        store_shared_word(slots + (t >> int32(5)) * int32(4), largest)
+    warpgroup_barrier(group + int32(1))
+    w = load_shared_words(slots)
+    return float_of(max(max(w[0], w[1]), max(w[2], w[3])))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _load_vectors(start_0, start_1, tile, n_rows):
+    """One element of either vector, of row t % 64 of the tile."""
+    t = int32(cuda.threadIdx.x)
+    row = tile * int32(TILE) + (t & int32(TILE - 1))
+    valid = int32(row < n_rows)
+    start = start_0 if t < int32(TILE) else start_1
+    x = float_of(load_word_if(start + int64(row) * int64(4), valid))
+    if t < int32(TILE):
+        x = x * float32(LOG2_E) if valid != int32(0) else float32(OUTSIDE)
+    return x
+
+
+@cuda.jit(device=True, forceinline=True)
+def _write_vectors(x, target, magnitudes):
+    """Write them, and the second one's largest magnitude of each half."""
+    t = int32(cuda.threadIdx.x)
+    store_shared_word(target + t * int32(4), bits_of(x))
+    largest = largest_of_warp(bits_of(larger_magnitude(float32(0), x)))
+    if t >= int32(TILE) and t & int32(31) == int32(0):
+        store_shared_word(magnitudes + ((t >> int32(5)) & int32(1)) * int32(4), largest)
 
 
 @cache
 def loader(shared: Shared) -> Any:
-    """A device function that the loading warpgroup runs: every tile of every turn of the block.
+    """A device function that the loading warpgroups run: every tile of every turn of the block.
 
-    run(base, resident_0, resident_1, stream_0, stream_1, vector_0, vector_1, sizes, n_parts): the
-    tensors are tuples as `matrix_start` takes them; the vectors are the addresses of (B, H, stream
-    rows) float32, log-sum-exps and deltas; sizes = (matrices, heads, resident rows, stream rows,
-    columns, offset, causal).
+    run(base, maps, vector_0, vector_1, sizes, n_parts): maps are the tensor maps of the resident
+    tensors, twice the same if there is one, and of the stream's; vectors the addresses of (B, H,
+    stream rows) float32, log-sum-exps and deltas; sizes = (matrices, heads, resident rows, stream
+    rows, offset, causal).
     """
-    form, n_resident, stages, vectors = shared
-    load, write = load_tile(form), write_tile(form)
-    n_registers, kind = (16, float32) if form.element == "float32" else (8, int32)
-    tile_bytes = form.tile_bytes
+    form, n_resident, buffers, stages, vectors = shared
+    converted, scaled, tile_bytes = form.converted, form.scaled, form.tile_bytes
+    write = _write_tile(form.kind, form.split)
     tiles_of = stream_of(vectors)
-    at_stream, at_vector = shared.stream, shared.vector
+    at_stream, at_vector, at_raw = shared.stream, shared.vector, shared.raw_tiles
     at_exponents, at_stream_exponents = shared.resident_exponents, shared.stream_exponents
-    at_magnitudes, at_slots = shared.vector_magnitudes, shared.magnitudes
-    at_full = shared.barriers
-    at_empty = at_full + shared.resident_empty
-    at_stream_full = at_full + shared.stream_full
-    at_stream_empty = at_full + shared.stream_empty
+    at_magnitudes, at_largest = shared.vector_magnitudes, shared.magnitudes
+    at_full, at_empty = shared.resident_full, shared.resident_empty
+    at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
+    at_raw_full = shared.raw_full
+
+    # A cursor is (turn, matrix, first resident row, item, tile, end): item counts the resident
+    # tensors, then tile the stream's tiles.
+    @cuda.jit(device=True, forceinline=True)
+    def start(turn, sizes, n_parts):
+        n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
+        turn, matrix, row0 = turn_from(turn, n_rows, n_parts)
+        tile, end = tiles_of(row0, n_stream, offset, causal)
+        return turn, matrix, row0, int32(0), tile, end
 
     @cuda.jit(device=True, forceinline=True)
-    def write_resident(x, base, buffer, tensor, half, slot):
-        place = (buffer * int32(n_resident) + int32(tensor)) * int32(2) + int32(half)
-        slots = base + int32(at_slots) + slot * int32(32)
-        target = base + place * int32(tile_bytes)
-        exponent = write(x, target, slots, int32(LOWEST_EXPONENT))
-        if cuda.threadIdx.x == 0:
-            store_shared_word(base + int32(at_exponents) + place * int32(4), exponent)
+    def after(cursor, sizes, n_parts):
+        turn, matrix, row0, item, tile, end = cursor
+        if item < int32(n_resident):
+            item += int32(1)
+        else:
+            tile += int32(1)
+        if item == int32(n_resident) and tile >= end:
+            return start(next_turn(turn, n_parts), sizes, n_parts)
+        return turn, matrix, row0, item, tile, end
 
     @cuda.jit(device=True, forceinline=True)
-    def write_stream(x, base, stage, tensor, slot, running):
-        place = stage * int32(2) + int32(tensor)
-        slots = base + int32(at_slots) + slot * int32(32)
-        exponent = write(x, base + int32(at_stream) + place * int32(tile_bytes), slots, running)
-        if cuda.threadIdx.x == 0:
-            store_shared_word(base + int32(at_stream_exponents) + place * int32(4), exponent)
-        arrive_as_warp(base + int32(at_stream_full) + place * int32(8))
-        return exponent
+    def source(cursor, maps, group):
+        """(map, first row) of the tile at a cursor."""
+        _, _, row0, item, tile, _ = cursor
+        if item < int32(n_resident):
+            the_map = maps[0] if item == int32(0) else maps[1]
+            return the_map, row0 + group * int32(TILE)
+        return (maps[2] if group == int32(0) else maps[3]), tile * int32(TILE)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_vectors(start_0, start_1, tile, n_rows):
-        """One element of either vector, of row t % 64 of the tile."""
+    def ask(cursor, maps, group, n_heads, raw, raw_full, slot):
+        """Let the copy engine bring the float32 tile at a cursor into a slot."""
+        the_map, row = source(cursor, maps, group)
+        head, batch = cursor[1] % n_heads, cursor[1] // n_heads
+        signal = raw_full + slot * int32(8)
+        at = raw + slot * int32(2 * PART)
+        mbarrier_expect(signal, int32(2 * PART))
+        tma_load_4d(at, the_map, int32(0), row, head, batch, signal)
+        tma_load_4d(at + int32(PART), the_map, int32(32), row, head, batch, signal)
+
+    @cuda.jit(device=True, forceinline=True)
+    def run(base, maps, vector_0, vector_1, sizes, n_parts):
+        n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
         t = int32(cuda.threadIdx.x)
-        row = tile * int32(TILE) + (t & int32(TILE - 1))
-        valid = int32(row < n_rows and t < int32(2 * TILE))
-        start = start_0 if t < int32(TILE) else start_1
-        x = float_of(load_word_if(start + int64(row) * int64(4), valid))
-        if t < int32(TILE):
-            x = x * float32(LOG2_E) if valid != int32(0) else float32(OUTSIDE)
-        return x
-
-    @cuda.jit(device=True, forceinline=True)
-    def write_vectors(x, base, stage):
-        t = int32(cuda.threadIdx.x)
-        at = base + int32(at_vector) + stage * int32(2 * TILE * 4) + t * int32(4)
-        if t < int32(2 * TILE):
-            store_shared_word(at, bits_of(x))
-        largest = largest_of_warp(bits_of(larger_magnitude(float32(0), x)))
-        warp = t >> int32(5)
-        if warp >> int32(1) == int32(1) and t & int32(31) == int32(0):
-            place = stage * int32(2) + warp - int32(2)
-            store_shared_word(base + int32(at_magnitudes) + place * int32(4), largest)
-
-    @cuda.jit(device=True, forceinline=True)
-    def run(base, resident_0, resident_1, stream_0, stream_1, vector_0, vector_1, sizes, n_parts):
-        n_matrices, n_heads, n_rows, n_stream, n_columns, offset, causal = sizes
-        xa = cuda.local.array(n_registers, kind)
-        xb = cuda.local.array(n_registers, kind)
-        xv = float32(0)
-        n_blocks = (n_rows + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-        n_turns = turns_of(n_matrices, n_blocks, n_parts)
-        turn = int32(cuda.blockIdx.x) * n_parts
+        # The shuffle tells the compiler that it is the same for a whole warp.
+        group = int32(cuda.shfl_sync(FULL_MASK, t >> int32(7), 0))
+        leader = t & int32(127) == int32(0)
+        if leader:
+            for i in range(4):
+                tensor_map_acquire(maps[i])
+        n_turns = turns_of(n_matrices, n_rows, n_parts)
+        now = start(int32(cuda.blockIdx.x) * n_parts, sizes, n_parts)
         buffer, buffer_parity = int32(0), int32(1)
         stage, parity = int32(0), int32(1)
-        slot = int32(0)  # alternates: the last tile's magnitudes may still be read
-        pitch_0, pitch_1 = stream_0[3], stream_1[3]
-        while turn < n_turns:
-            matrix, block = block_at(turn, n_blocks, n_parts)
-            if block >= int32(0):
-                row0 = block * int32(BLOCK_ROWS)
-                pitch = resident_0[3]
-                source = matrix_start(resident_0, matrix, n_heads) + int64(row0) * pitch
-                left = n_rows - row0
-                tile, end = tiles_of(row0, n_stream, offset, causal)
-                next_0 = matrix_start(stream_0, matrix, n_heads)
-                next_0 += int64(tile * int32(TILE)) * pitch_0
-                next_1 = matrix_start(stream_1, matrix, n_heads)
-                next_1 += int64(tile * int32(TILE)) * pitch_1
-                lse = vector_0 + int64(matrix) * int64(n_stream) * int64(4)
-                delta = vector_1 + int64(matrix) * int64(n_stream) * int64(4)
-
-                # Resident rows, and the stream's first tiles.
-                load(xa, source, pitch, left, n_columns)
-                load(xb, source + int64(TILE) * pitch, pitch, left - int32(TILE), n_columns)
-                empty = base + int32(at_empty) + buffer * int32(16)
-                mbarrier_wait(empty, buffer_parity)
-                mbarrier_wait(empty + int32(8), buffer_parity)
-                write_resident(xa, base, buffer, 0, 0, int32(0))
-                if n_resident == 2:
-                    pitch = resident_1[3]
-                    source = matrix_start(resident_1, matrix, n_heads) + int64(row0) * pitch
-                    load(xa, source, pitch, left, n_columns)
-                    write_resident(xb, base, buffer, 0, 1, int32(1))
-                    load(xb, source + int64(TILE) * pitch, pitch, left - int32(TILE), n_columns)
-                    write_resident(xa, base, buffer, 1, 0, int32(2))
-                    load(xa, next_0, pitch_0, n_stream - tile * int32(TILE), n_columns)
-                    write_resident(xb, base, buffer, 1, 1, int32(3))
+        slot, slot_parity = int32(0), int32(0)
+        running = int32(LOWEST_EXPONENT)
+        side = int32(0)  # alternates: the last tile's magnitudes may still be read
+        x = cuda.local.array(32, float32)
+        xv = float32(0)
+        raw = base + int32(at_raw) + group * int32(SLOTS * 2 * PART)
+        raw_full = base + int32(at_raw_full) + group * int32(SLOTS * 8)
+        if converted:
+            if leader and now[0] < n_turns:
+                ask(now, maps, group, n_heads, raw, raw_full, int32(0))
+                second = after(now, sizes, n_parts)
+                if second[0] < n_turns:
+                    ask(second, maps, group, n_heads, raw, raw_full, int32(1))
+        while now[0] < n_turns:
+            base = same_again(base)
+            group = same_again(group)
+            raw = base + int32(at_raw) + group * int32(SLOTS * 2 * PART)
+            raw_full = base + int32(at_raw_full) + group * int32(SLOTS * 8)
+            item = now[3]
+            resident = item < int32(n_resident)
+            # Where the tile goes, and whom it has to wait for.
+            place = stage * int32(2) + group
+            target = base + int32(at_stream) + place * int32(tile_bytes)
+            full = base + int32(at_stream_full) + place * int32(8)
+            empty = base + int32(at_stream_empty) + place * int32(8)
+            exponent_at = base + int32(at_stream_exponents) + place * int32(4)
+            free = parity
+            if resident:
+                place = (buffer * int32(n_resident) + item) * int32(2) + group
+                target = base + place * int32(tile_bytes)
+                exponent_at = base + int32(at_exponents) + place * int32(4)
+                place = buffer * int32(2) + group
+                full = base + int32(at_full) + place * int32(8)
+                empty = base + int32(at_empty) + place * int32(8)
+                free = buffer_parity
+                running = int32(LOWEST_EXPONENT)
+            if converted:
+                mbarrier_wait(raw_full + slot * int32(8), slot_parity)
+                _read_raw(x, raw + slot * int32(2 * PART))
+                factor = float32(1)
+                if scaled:
+                    slots = base + int32(at_largest) + (group * int32(2) + side) * int32(16)
+                    largest = _largest_of_warpgroup(x, slots, group)
+                    side ^= int32(1)
+                    running = max(exponent_of(largest), running)
+                    factor = power_of_two(-running)
+                    # Nothing can be said of a tile with an infinite element.
+                    finite = bits_of(largest) < int32(0x7F800000)
+                    factor = factor if finite else float_of(int32(0x7FC00000))
                 else:
-                    load(xa, next_0, pitch_0, n_stream - tile * int32(TILE), n_columns)
-                    write_resident(xb, base, buffer, 0, 1, int32(1))
-                load(xb, next_1, pitch_1, n_stream - tile * int32(TILE), n_columns)
-                if vectors:
-                    xv = load_vectors(lse, delta, tile, n_stream)
-                full = base + int32(at_full) + buffer * int32(16)
-                arrive_as_warp(full)
-                arrive_as_warp(full + int32(8))
+                    warpgroup_barrier(group + int32(1))
+                mbarrier_wait(empty, free)
+                write(x, target, factor)
+                if scaled and leader:
+                    store_shared_word(exponent_at, running)
+            if vectors and group == int32(0) and not resident:
+                if not converted:
+                    mbarrier_wait(empty, free)
+                target_v = base + int32(at_vector) + stage * int32(2 * TILE * 4)
+                _write_vectors(xv, target_v, base + int32(at_magnitudes) + stage * int32(8))
+            if converted:
+                if not resident or item == int32(n_resident - 1):
+                    arrive_as_warp(full)
+            else:
+                if vectors and group == int32(0) and not resident:
+                    arrive_as_warp(full)
+                if leader:
+                    if not resident or item == int32(0):
+                        mbarrier_wait(empty, free)
+                        n_tiles = int32(n_resident) if resident else int32(1)
+                        mbarrier_expect(full, n_tiles * int32(PART))
+                    the_map, row = source(now, maps, group)
+                    head, batch = now[1] % n_heads, now[1] // n_heads
+                    tma_load_4d(target, the_map, int32(0), row, head, batch, full)
+            following = after(now, sizes, n_parts)
+            if converted:
+                # All have read the slot: let the tile after the next one come.
+                if leader and following[0] < n_turns:
+                    ahead = after(following, sizes, n_parts)
+                    if ahead[0] < n_turns:
+                        ask(ahead, maps, group, n_heads, raw, raw_full, slot)
+                slot ^= int32(1)
+                if slot == int32(0):
+                    slot_parity ^= int32(1)
+            if vectors and group == int32(0):
+                if following[0] < n_turns and following[3] == int32(n_resident):
+                    of_matrix = int64(following[1]) * int64(n_stream) * int64(4)
+                    xv = _load_vectors(
+                        vector_0 + of_matrix, vector_1 + of_matrix, following[4], n_stream
+                    )
+            # On to the next tile.
+            if not resident:
+                stage += int32(1)
+                if stage == int32(stages):
+                    stage = int32(0)
+                    parity ^= int32(1)
+            else:
+                running = int32(LOWEST_EXPONENT)
+            if item == int32(n_resident - 1):
                 buffer += int32(1)
-                if buffer == int32(BUFFERS):
+                if buffer == int32(buffers):
                     buffer = int32(0)
                     buffer_parity ^= int32(1)
-
-                # The stream.
-                running_0 = int32(LOWEST_EXPONENT)
-                running_1 = int32(LOWEST_EXPONENT)
-                while tile < end:
-                    following = tile + int32(1)
-                    rows_left = n_stream - following * int32(TILE)
-                    empty = base + int32(at_stream_empty) + stage * int32(16)
-                    mbarrier_wait(empty, parity)
-                    if vectors:
-                        write_vectors(xv, base, stage)
-                        if following < end:
-                            xv = load_vectors(lse, delta, following, n_stream)
-                    running_0 = write_stream(xa, base, stage, 0, slot, running_0)
-                    next_0 += int64(TILE) * pitch_0
-                    if following < end:
-                        load(xa, next_0, pitch_0, rows_left, n_columns)
-                    mbarrier_wait(empty + int32(8), parity)
-                    running_1 = write_stream(xb, base, stage, 1, slot + int32(1), running_1)
-                    next_1 += int64(TILE) * pitch_1
-                    if following < end:
-                        load(xb, next_1, pitch_1, rows_left, n_columns)
-                    slot ^= int32(2)
-                    stage += int32(1)
-                    if stage == int32(stages):
-                        stage = int32(0)
-                        parity ^= int32(1)
-                    tile = following
-            turn = next_turn(turn, n_parts)
+            now = following
 
     return run

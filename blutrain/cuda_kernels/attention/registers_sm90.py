@@ -10,11 +10,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cuda, int32
+from numba import cuda, int32, int64
 
 from blutrain.cuda_kernels.attention.operands_sm90 import N_LOADERS
 from blutrain.cuda_kernels.common import FULL_MASK
 from blutrain.cuda_kernels.ptx import copy
+from blutrain.cuda_kernels.ptx.address import global_address
 from blutrain.cuda_kernels.ptx.half_pairs import (
     high_of_bf16,
     high_of_f16,
@@ -44,6 +45,20 @@ def row_of_lane():
     """The first of the lane's two rows, in its warpgroup's 64."""
     t = int32(cuda.threadIdx.x)
     return ((t >> int32(5)) & int32(3)) * int32(16) + ((t & int32(31)) >> int32(2))
+
+
+@cuda.jit(device=True, forceinline=True)
+def place_of(x):  # x: (B, H, T, D)
+    """(address, batch, head and row steps in bytes) of a tensor."""
+    steps = x.strides
+    return global_address(x), int64(steps[0]), int64(steps[1]), int64(steps[2])
+
+
+@cuda.jit(device=True, forceinline=True)
+def matrix_start(place, matrix, n_heads):
+    """The address of a head's first row; `place` as `place_of` gives it."""
+    batch, head = int64(matrix // n_heads), int64(matrix % n_heads)
+    return place[0] + batch * place[1] + head * place[2]
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -1,7 +1,7 @@
 """Attention on the tensor cores of sm_90: which problems, which form of numbers, how many blocks.
 
-The kernels load 16 bytes at a time, so heads lie at multiples of 16 bytes and D is a multiple of 8,
-up to 64. Anything else, and float32 in ieee precision, goes to the portable kernels.
+The copy engine wants addresses and steps that are multiples of 16 bytes; D is a multiple of 8, up to
+64. Anything else, and float32 in ieee precision, goes to the portable kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blutrain.autograd.registry import variant
 from blutrain.cuda_kernels.attention.dkv_sm90 import dkv_kernel_sm90
 from blutrain.cuda_kernels.attention.dq_sm90 import dq_kernel_sm90
 from blutrain.cuda_kernels.attention.forward_sm90 import forward_kernel_sm90
-from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, HEAD, THREADS, Form
+from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, HEAD, THREADS, TILE, Form
 from blutrain.cuda_kernels.attention.portable import strided
 from blutrain.cuda_kernels.attention.problem import Backward, Forward
 from blutrain.cuda_kernels.common import blocks_for, sm90_multiprocessors
@@ -35,10 +35,12 @@ FORMS = {
     "float16": Form("float16", "f16", False),
 }
 
+BOX_BYTES = 128  # of a row of a box that the copy engine brings
 
-def form_of(q: Tensor) -> Form | None:
-    """How a tensor's numbers are multiplied in the precision in force; None if not by these."""
-    return FORMS.get(matmul_precision() if q.dtype is dtypes.float32 else q.dtype.name)
+
+def _form_name(q: Tensor) -> str:
+    """How a tensor's numbers are multiplied in the precision in force."""
+    return matmul_precision() if q.dtype is dtypes.float32 else q.dtype.name
 
 
 def _readable(t: Tensor) -> bool:
@@ -50,7 +52,7 @@ def _readable(t: Tensor) -> bool:
 
 def _applies(p: Forward | Backward) -> bool:
     """Whether these kernels can do it."""
-    if not sm90_multiprocessors() or form_of(p.q) is None or p.scale <= 0:
+    if not sm90_multiprocessors() or _form_name(p.q) not in FORMS or p.scale <= 0:
         return False
     size = p.q.shape[3]
     return size % 8 == 0 and size <= HEAD and all(map(_readable, (p.q, p.k, p.v)))
@@ -65,46 +67,61 @@ def _grid(t: Tensor) -> tuple[int, int]:
     return min(n_multiprocessors, n_matrices * blocks_for(n_blocks, n_parts)), n_parts
 
 
+def _map(t: Tensor) -> int:
+    """The address of a tensor map for tiles of a (B, H, T, D) tensor, D the fastest."""
+    from blutrain.device.cuda.tensor_map import tensor_map
+
+    size = t.dtype.itemsize
+    n_batches, n_heads, n_rows, n_columns = t.shape
+    strides = tuple(s * size for s in (t.strides[2], t.strides[1], t.strides[0]))
+    extents = (n_columns, n_rows, n_heads, n_batches)
+    return tensor_map(t.pointer, t.dtype.name, extents, strides, (BOX_BYTES // size, TILE))
+
+
 @variant("attention_forward", name="sm90", target="cuda", when=_applies)
 def forward_sm90(p: Forward) -> None:
     """Launch the forward kernel."""
-    kernel = forward_kernel_sm90(form_of(p.q))
+    kernel = forward_kernel_sm90(FORMS[_form_name(p.q)])
     grid, n_parts = _grid(p.q)
-    arrays = strided(p.q, p.k, p.v, p.y)
-    scale = np.float32(p.scale)
-    launch(kernel, grid, THREADS, *arrays, p.lse, scale, p.causal, n_parts, shared=kernel.shared)
+    (y,) = strided(p.y)
+    launch(
+        kernel, grid, THREADS, _map(p.q), _map(p.k), _map(p.v), y, p.lse, p.k.shape[2],
+        np.float32(p.scale), p.causal, n_parts, shared=kernel.shared,
+    )  # fmt: skip
 
 
 @variant("attention_backward", name="sm90", target="cuda", when=_applies)
 def backward_sm90(p: Backward) -> None:
     """Launch the kernel for dq and delta, then the one for dk and dv."""
-    form = form_of(p.q)
+    form = FORMS[_form_name(p.q)]
     delta = empty(p.lse.shape, p.lse.dtype)
     scale = np.float32(p.scale)
-    dy = p.dy if _readable(p.dy) else dense(p.dy)
-    q, k, v, y, dy, dq, dk, dv = strided(p.q, p.k, p.v, p.y, dy, p.dq, p.dk, p.dv)
+    dense_dy = p.dy if _readable(p.dy) else dense(p.dy)
+    y, dy, dq, dk, dv = strided(p.y, dense_dy, p.dq, p.dk, p.dv)
+    map_q, map_k, map_v, map_dy = (_map(t) for t in (p.q, p.k, p.v, dense_dy))
     kernel = dq_kernel_sm90(form)
     grid, n_parts = _grid(p.q)
     launch(
-        kernel, grid, THREADS, q, k, v, y, dy, p.lse, delta, dq, scale, p.causal, n_parts,
-        shared=kernel.shared,
+        kernel, grid, THREADS, map_q, map_dy, map_k, map_v, y, dy, p.lse, delta, dq, p.k.shape[2],
+        scale, p.causal, n_parts, shared=kernel.shared,
     )  # fmt: skip
     if not p.only_dq:
         kernel = dkv_kernel_sm90(form)
         grid, n_parts = _grid(p.k)
         launch(
-            kernel, grid, THREADS, q, k, v, dy, p.lse, delta, dk, dv, scale, p.causal, n_parts,
-            shared=kernel.shared,
+            kernel, grid, THREADS, map_k, map_v, map_q, map_dy, p.lse, delta, dk, dv,
+            p.q.shape[2], scale, p.causal, n_parts, shared=kernel.shared,
         )  # fmt: skip
 
 
 def kernels() -> Iterator[tuple[Any, tuple[types.Type, ...]]]:
     """Every kernel with the types of its arguments, to be compiled without a GPU."""
     vector = types.Array(types.float32, 3, "C")
-    scalars = (types.float32, types.boolean, types.int64)
+    scalars = (types.int64, types.float32, types.boolean, types.int64)
     for form in FORMS.values():
         half = form.element != "float32"
         x = HalfArray(form.element, 4, "A") if half else types.Array(types.float32, 4, "A")
-        yield forward_kernel_sm90(form), (x, x, x, x, vector, *scalars)
-        yield dq_kernel_sm90(form), (x, x, x, x, x, vector, vector, x, *scalars)
-        yield dkv_kernel_sm90(form), (x, x, x, x, vector, vector, x, x, *scalars)
+        maps = (types.int64,) * 4
+        yield forward_kernel_sm90(form), (*maps[:3], x, vector, *scalars)
+        yield dq_kernel_sm90(form), (*maps, x, x, vector, vector, x, *scalars)
+        yield dkv_kernel_sm90(form), (*maps, vector, vector, x, x, *scalars)

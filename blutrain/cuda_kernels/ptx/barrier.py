@@ -71,6 +71,15 @@ fence_async_shared = instruction(
     doc="Order this thread's shared-memory accesses before wgmma's and the copy engine's.",
 )
 
+warpgroup_barrier = instruction(
+    "warpgroup_barrier",
+    "bar.sync $0, 128;",
+    "r,~{memory}",
+    types.void,
+    (_i32,),
+    doc="(number): wait for the 128 threads that use this barrier, 1 to 15.",
+)
+
 
 @cache
 def set_registers(n: int, grow: bool) -> Any:

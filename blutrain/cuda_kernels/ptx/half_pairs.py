@@ -56,6 +56,11 @@ bits_of = instruction(
 float_of = instruction(
     "float_of", "mov.b32 $0, $1;", "=f,r", _f32, (_i32,), doc="(bits): as a float32.", pure=True
 )
+same_again = instruction(
+    "same_again", "mov.b32 $0, $1;", "=r,r", _i32, (_i32,),
+    doc="(x): x, of which the compiler does not know that it has not changed. What is computed from "
+    "it in a loop is then computed there, and not kept in a register around the loop.",
+)  # fmt: skip
 largest_of_warp = instruction(
     "largest_of_warp",
     "redux.sync.max.s32 $0, $1, 0xffffffff;",
@@ -135,12 +140,4 @@ load_shared_pair = instruction(
     types.UniTuple(_f32, 2),
     (_i32,),
     doc="(address): two float32 of shared memory; the address is a multiple of 8.",
-)
-barrier_of_loaders = instruction(
-    "barrier_of_loaders",
-    "bar.sync $0, 256;",
-    "r,~{memory}",
-    types.void,
-    (_i32,),
-    doc="(number): wait for the 256 threads that use this barrier, 1 to 15.",
 )

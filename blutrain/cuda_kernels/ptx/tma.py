@@ -5,8 +5,7 @@ five dimensions lies, what box is copied at a time, and how the box is swizzled 
 One thread starts a copy; its bytes count down at an mbarrier. What lies outside the tensor is
 filled with zeros when read, and not written.
 
-Coordinates are in elements, the fastest dimension first. All tensors here have three dimensions:
-(fast, slow, batch). sm_90.
+Coordinates are in elements, the fastest dimension first. sm_90.
 
 Source: PTX ISA 9.0, sections 9.7.9.27 (cp.async.bulk.tensor) and 9.7.13.4 (fence.proxy.tensormap).
 """
@@ -27,6 +26,15 @@ tma_load = instruction(
     types.void,
     (_i32, _i64, _i32, _i32, _i32, _i32),
     doc="(shared, map, fast, slow, batch, barrier): copy the box at these coordinates to `shared`.",
+)
+tma_load_4d = instruction(
+    "tma_load_4d",
+    "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    "[$0], [$1, {$2, $3, $4, $5}], [$6];",
+    "r,l,r,r,r,r,r,~{memory}",
+    types.void,
+    (_i32, _i64, _i32, _i32, _i32, _i32, _i32),
+    doc="(shared, map, x, row, head, batch, barrier): copy the box at these coordinates.",
 )
 tma_store_wait_read = instruction(
     "tma_store_wait_read",

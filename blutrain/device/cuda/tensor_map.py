@@ -51,19 +51,19 @@ def write_tensor_map_kernel(
 def tensor_map(
     pointer: int,
     element: str,
-    extents: tuple[int, int, int],
-    strides: tuple[int, int],
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
     box: tuple[int, int],
 ) -> int:
-    """The device address of a map for (fast, slow, batch) with boxes of (fast, slow) elements.
+    """The device address of a map for boxes of (fast, slow) elements of a tensor.
 
     Args:
         pointer: address of the first element, a multiple of 16.
         element: a key of ELEMENT_TYPES.
-        extents: of the three dimensions, the fastest first.
-        strides: bytes between neighbours along the slow dimension and the batch, multiples of 16.
-        box: elements copied at a time; the fast side is 128 bytes, in shared memory swizzled by 128
-            bytes.
+        extents: of three to five dimensions, the fastest first.
+        strides: bytes between neighbours along all but the fastest, multiples of 16.
+        box: elements copied at a time along the first two dimensions, one along the others; the
+            fast side is 128 bytes, in shared memory swizzled by 128 bytes.
 
     Raises:
         DeviceError: the driver cannot encode such a map.
@@ -89,23 +89,24 @@ def _encoder() -> Any:
 def _encode(
     pointer: int,
     element: str,
-    extents: tuple[int, int, int],
-    strides: tuple[int, int],
+    extents: tuple[int, ...],
+    strides: tuple[int, ...],
     box: tuple[int, int],
 ) -> tuple[int, ...]:
     """The 16 words of a map."""
+    rank = len(extents)
     buffer = (c_uint64 * (_WORDS + 8))()
     # The driver wants the map at a multiple of 64 bytes.
     skip = -ctypes.addressof(buffer) % 64 // 8
     status = _encoder()(
         ctypes.addressof(buffer) + 8 * skip,
         ELEMENT_TYPES[element],
-        3,
+        rank,
         pointer,
-        (c_uint64 * 3)(*extents),
-        (c_uint64 * 2)(*strides),
-        (c_uint32 * 3)(*box, 1),
-        (c_uint32 * 3)(1, 1, 1),
+        (c_uint64 * rank)(*extents),
+        (c_uint64 * (rank - 1))(*strides),
+        (c_uint32 * rank)(*box, *[1] * (rank - 2)),
+        (c_uint32 * rank)(*[1] * rank),
         0,  # not interleaved
         _SWIZZLE_128,
         _PROMOTE_256,

@@ -1,0 +1,77 @@
+"""In which order the blocks of attention's sm_90 kernels go over their work.
+
+A block takes turns until none is left: each is one head's block of 128 resident rows, and the tiles
+of the stream that these rows meet. Causal blocks are of different lengths. So turns come in pairs,
+a block of rows from the end and the one as far from the start, which together are as long as any
+other pair; where there are too few pairs for all multiprocessors they are single.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import cuda, int32
+
+from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, TILE
+
+
+@cuda.jit(device=True, forceinline=True)
+def turns_of(n_matrices, n_rows, n_parts):
+    """How many turns there are, n_parts (1 or 2) in a row for one block."""
+    n_blocks = (n_rows + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
+    return n_matrices * ((n_blocks + n_parts - int32(1)) // n_parts) * n_parts
+
+
+@cuda.jit(device=True, forceinline=True)
+def _block_at(turn, n_rows, n_parts):
+    """(matrix, first resident row) of a turn, the row -1 where the second of a pair is missing."""
+    n_blocks = (n_rows + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
+    n_pairs = (n_blocks + n_parts - int32(1)) // n_parts
+    pair = turn // n_parts
+    first = pair % n_pairs
+    last = n_blocks - int32(1) - first
+    block = last
+    if turn % n_parts != int32(0):
+        block = first if first != last else int32(-1)
+    return pair // n_pairs, block * int32(BLOCK_ROWS)
+
+
+@cuda.jit(device=True, forceinline=True)
+def turn_from(turn, n_rows, n_parts):
+    """The first turn from `turn` on that has a block: (turn, matrix, first resident row)."""
+    matrix, row0 = _block_at(turn, n_rows, n_parts)
+    if row0 < int32(0):  # the turn after a missing one is there
+        turn = (turn // n_parts + int32(cuda.gridDim.x)) * n_parts
+        matrix, row0 = _block_at(turn, n_rows, n_parts)
+    return turn, matrix, row0
+
+
+@cuda.jit(device=True, forceinline=True)
+def next_turn(turn, n_parts):
+    """The turn of this block after `turn`: the other of the pair, or a pair further on."""
+    if (turn + int32(1)) % n_parts != int32(0):
+        return turn + int32(1)
+    return (turn // n_parts + int32(cuda.gridDim.x)) * n_parts
+
+
+@cache
+def stream_of(over_queries: bool) -> Any:
+    """A device function: which tiles of the stream a turn's resident rows meet.
+
+    tiles(row0, n_stream, offset, causal) → (first, end): query i sees the keys up to i + offset;
+    the stream are keys, or with `over_queries` queries.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def tiles(row0, n_stream, offset, causal):
+        first = int32(0)
+        end = n_stream
+        if causal:
+            if over_queries:
+                first = max(row0 - offset, int32(0)) // int32(TILE)
+            else:
+                end = min(end, row0 + int32(BLOCK_ROWS) + offset)
+        return first, (end + int32(TILE - 1)) // int32(TILE)
+
+    return tiles
