@@ -1,0 +1,1 @@
+"""What a kernel would cost on a GPU, counted on the CPU."""

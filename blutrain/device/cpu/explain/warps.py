@@ -1,0 +1,57 @@
+"""From what single threads did to what their warps did.
+
+A warp executes an instruction for all of its lanes at once. Threads that were run one after the
+other are put together again: the n-th time that a thread comes to a place in the source goes with
+the n-th time of the other 31. Where lanes come there in different turns of a loop (an `if` within a
+`for`), this counts no more instructions than the hardware executes, and maybe fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from blutrain.device.cpu.explain.counting import LANES, Integers, Mask
+
+
+class Instructions(NamedTuple):
+    """Warp-wide instructions of one place in the source.
+
+    Attributes:
+        values: what each lane brought, such as an address, (n, 32); 0 for lanes that took no part.
+        active: which lanes took part, (n, 32).
+    """
+
+    values: Integers
+    active: Mask
+
+
+def group(threads: Sequence[int] | Integers, values: Sequence[int] | Integers) -> Instructions:
+    """Put single threads' executions of one place together by warps.
+
+    Args:
+        threads: of each execution the thread's number in its block, (n,), each thread's own
+            executions in the order in which it came to them.
+        values: what each brought, (n,).
+
+    Example:
+        >>> seen = group([0, 0, 1, 40], [100, 200, 104, 300])  # thread 0 came twice
+        >>> seen.values[:, :2].tolist(), seen.active.sum(1).tolist()
+        ([[100, 104], [200, 0], [0, 0]], [2, 1, 1])
+    """
+    thread = np.asarray(threads, np.int64)
+    order = np.argsort(thread, kind="stable")
+    ordered = thread[order]
+    # Within a run of one thread's executions: how many came before.
+    nth = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    warp, lane = ordered // LANES, ordered % LANES
+    keys = warp * (len(ordered) + 1) + nth
+    _, row = np.unique(keys, return_inverse=True)
+    n = int(row.max()) + 1 if len(row) else 0
+    filled = np.zeros((n, LANES), np.int64)
+    active = np.zeros((n, LANES), np.bool_)
+    filled[row, lane] = np.asarray(values, np.int64)[order]
+    active[row, lane] = True
+    return Instructions(filled, active)
