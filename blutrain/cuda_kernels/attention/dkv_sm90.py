@@ -47,7 +47,13 @@ from blutrain.cuda_kernels.attention.registers_sm90 import (
     row_of_lane,
     store_row_pair,
 )
-from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
+from blutrain.cuda_kernels.attention.turns_sm90 import (
+    next_turn,
+    stage_after,
+    stream_of,
+    turn_from,
+    turns_of,
+)
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.half_pairs import (
@@ -72,7 +78,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
     shared = shared_of(form)
     load_all, make_barriers = loader(shared), shared_barriers(shared)
     tiles_of = stream_of(True)
-    split, kind, tile_bytes, stages = form.split, form.kind, form.tile_bytes, shared.stages
+    split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
     gradient = tile_product(HEAD, TILE, kind, None, form.across, split, split)
@@ -86,7 +92,8 @@ def dkv_kernel_sm90(form: Form) -> Any:
     at_full, at_empty = shared.resident_full, shared.resident_empty
     at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
     at_magnitudes = shared.vector_magnitudes
-    element_bytes, buffers = form.element_bytes, shared.buffers
+    element_bytes = form.element_bytes
+    next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
     p_shift = P_SHIFT if scaled else 0
 
     @cuda.jit(launch_bounds=(THREADS, 1))
@@ -112,8 +119,8 @@ def dkv_kernel_sm90(form: Form) -> Any:
         cuda.syncthreads()  # all know of the barriers
         n_parts, n_queries = int32(n_parts), int32(n_queries)
         n_heads, n_keys, size = int32(dk.shape[1]), int32(dk.shape[2]), int32(dk.shape[3])
-        n_matrices = int32(dk.shape[0]) * n_heads
-        offset = n_keys - n_queries if causal else int32(0)
+        n_matrices = int32(dk.shape[0] * n_heads)
+        offset = int32(n_keys - n_queries) if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
@@ -132,15 +139,15 @@ def dkv_kernel_sm90(form: Form) -> Any:
             out_k = cuda.local.array(32, float32)
             out_v = cuda.local.array(32, float32)
             n_turns = turns_of(n_matrices, n_keys, n_parts)
-            turn = int32(cuda.blockIdx.x) * n_parts
+            turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
                 turn, matrix, row0 = turn_from(turn, n_keys, n_parts)
                 if turn >= n_turns:
                     break
-                first_row = row0 + group * int32(TILE)
-                row = first_row + in_group  # a key
+                first_row = int32(row0 + group * int32(TILE))
+                row = int32(first_row + in_group)  # a key
                 tile, end = tiles_of(row0, n_queries, offset, causal)
                 # The first query that sees the warpgroup's first key, and the one that sees
                 # all of its keys.
@@ -152,7 +159,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
                     out_k[e] = float32(0)
                     out_v[e] = float32(0)
 
-                place = buffer * int32(4) + group
+                place = int32(buffer * int32(4) + group)
                 keys = base + place * int32(tile_bytes)
                 used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
                 full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
@@ -169,14 +176,14 @@ def dkv_kernel_sm90(form: Form) -> Any:
                 unit = int32(LOWEST_EXPONENT)  # of ds: 2^unit
                 while tile < end:
                     base = same_again(base)
-                    place = stage * int32(2)
+                    place = int32(stage * int32(2))
                     queries = base + int32(at_stream) + place * int32(tile_bytes)
                     exponents = base + int32(at_stream_exponents) + place * int32(4)
                     vectors = base + int32(at_vector) + stage * int32(2 * TILE * 4)
                     vectors += quad * int32(8)
                     full = base + int32(at_stream_full) + place * int32(8)
                     empty = base + int32(at_stream_empty) + place * int32(8)
-                    query0 = tile * int32(TILE)
+                    query0 = int32(tile * int32(TILE))
                     seen = query0 + int32(TILE) > group_first
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
@@ -212,16 +219,17 @@ def dkv_kernel_sm90(form: Form) -> Any:
                                 shift = float32(p_shift) - log_sums[1]
                                 s[e + 1] = exp2_approx(s[e + 1] * factor + shift)
                         pack_left(weights, s)
+                        settle(s)  # the exponentials come before the wait
                         wait()
                         settle(dp)
 
                         # ds = p (dp - delta), in units of 2^unit
-                        before = unit + q_exponent
+                        before = int32(unit + q_exponent)
                         if scaled:
                             largest = base + int32(at_magnitudes) + stage * int32(8)
                             bounds = load_shared_pair(largest)
-                            bound = exponent_of(larger(bounds[0], bounds[1])) + int32(1)
-                            least = v_exponent + dy_now + int32(DP_EXPONENT - 14)
+                            bound = int32(exponent_of(larger(bounds[0], bounds[1])) + int32(1))
+                            least = int32(v_exponent + dy_now + int32(DP_EXPONENT - 14))
                             unit = max(unit, max(bound, least))
                         else:
                             unit = int32(0)
@@ -264,16 +272,10 @@ def dkv_kernel_sm90(form: Form) -> Any:
                         q_exponent, dy_exponent = q_now, dy_now
                     arrive_as_warp(empty + int32(8))
                     arrive_as_warp(empty)
-                    stage += int32(1)
-                    if stage == int32(stages):
-                        stage = int32(0)
-                        parity ^= int32(1)
-                    tile += int32(1)
+                    stage, parity = next_stage(stage, parity)
+                    tile = int32(tile + int32(1))
                 arrive_as_warp(used)
-                buffer += int32(1)
-                if buffer == int32(buffers):
-                    buffer = int32(0)
-                    buffer_parity ^= int32(1)
+                buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 
                 place_dk, place_dv = place_of(dk), place_of(dv)
                 column = int64(quad * int32(2 * element_bytes))

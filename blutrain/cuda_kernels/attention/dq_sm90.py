@@ -47,7 +47,13 @@ from blutrain.cuda_kernels.attention.registers_sm90 import (
     store_row_pair,
     sum_of_quad,
 )
-from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
+from blutrain.cuda_kernels.attention.turns_sm90 import (
+    next_turn,
+    stage_after,
+    stream_of,
+    turn_from,
+    turns_of,
+)
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_float, store_float
@@ -70,7 +76,7 @@ def dq_kernel_sm90(form: Form) -> Any:
     shared = shared_of(form)
     load_all, make_barriers = loader(shared), shared_barriers(shared)
     tiles_of = stream_of(False)
-    split, kind, tile_bytes, stages = form.split, form.kind, form.tile_bytes, shared.stages
+    split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
     gradient = tile_product(HEAD, TILE, kind, None, form.across, split, split)
@@ -83,7 +89,8 @@ def dq_kernel_sm90(form: Form) -> Any:
     at_stream_exponents = shared.stream_exponents
     at_full, at_empty = shared.resident_full, shared.resident_empty
     at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
-    element_bytes, buffers = form.element_bytes, shared.buffers
+    element_bytes = form.element_bytes
+    next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
 
     @cuda.jit(device=True, forceinline=True)
     def delta_of(dy, y, row, n_rows, size):
@@ -123,8 +130,8 @@ def dq_kernel_sm90(form: Form) -> Any:
         cuda.syncthreads()  # all know of the barriers
         n_parts, n_keys = int32(n_parts), int32(n_keys)
         n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
-        n_matrices = int32(y.shape[0]) * n_heads
-        offset = n_keys - n_queries if causal else int32(0)
+        n_matrices = int32(y.shape[0] * n_heads)
+        offset = int32(n_keys - n_queries) if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
@@ -146,20 +153,20 @@ def dq_kernel_sm90(form: Form) -> Any:
             less = cuda.local.array(2, float32)
             visible = cuda.local.array(2, int32)
             n_turns = turns_of(n_matrices, n_queries, n_parts)
-            turn = int32(cuda.blockIdx.x) * n_parts
+            turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
                 turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
                 if turn >= n_turns:
                     break
-                first_row = row0 + group * int32(TILE)
-                row = first_row + in_group
+                first_row = int32(row0 + group * int32(TILE))
+                row = int32(first_row + in_group)
                 tile, end = tiles_of(row0, n_keys, offset, causal)
                 group_visible, all_visible = n_keys, n_keys
                 if causal:
-                    group_visible = min(n_keys, first_row + int32(TILE) + offset)
-                    all_visible = min(n_keys, first_row + offset + int32(1))
+                    group_visible = min(n_keys, int32(first_row + int32(TILE) + offset))
+                    all_visible = min(n_keys, int32(first_row + offset + int32(1)))
                 of_matrix = int64(matrix) * int64(n_queries) * int64(4)
                 place_y, place_dy = place_of(y), place_of(dy)
                 for h in range(2):
@@ -178,7 +185,7 @@ def dq_kernel_sm90(form: Form) -> Any:
                 for e in range(32):
                     out[e] = float32(0)
 
-                place = buffer * int32(4) + group
+                place = int32(buffer * int32(4) + group)
                 queries = base + place * int32(tile_bytes)
                 used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
                 full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
@@ -193,12 +200,12 @@ def dq_kernel_sm90(form: Form) -> Any:
                 k_exponent = int32(LOWEST_EXPONENT if scaled else 0)
                 while tile < end:
                     base = same_again(base)
-                    place = stage * int32(2)
+                    place = int32(stage * int32(2))
                     keys = base + int32(at_stream) + place * int32(tile_bytes)
                     exponents = base + int32(at_stream_exponents) + place * int32(4)
                     full = base + int32(at_stream_full) + place * int32(8)
                     empty = base + int32(at_stream_empty) + place * int32(8)
-                    key0 = tile * int32(TILE)
+                    key0 = int32(tile * int32(TILE))
                     seen = key0 < group_visible
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
@@ -228,16 +235,17 @@ def dq_kernel_sm90(form: Form) -> Any:
                                 for i in range(2):
                                     e = 4 * j + 2 * h + i
                                     s[e] = exp2_approx(s[e] * factor - log_sum[h])
+                        settle(s)  # the exponentials come before the wait
                         wait()
                         settle(dp)
                     arrive_as_warp(empty + int32(8))
                     if seen:
                         # ds = p (dp - delta), in units of 2^unit
-                        dp_exponent = dy_exponent + v_exponent
+                        dp_exponent = int32(dy_exponent + v_exponent)
                         for h in range(2):
-                            before = unit[h] + k_exponent
+                            before = int32(unit[h] + k_exponent)
                             if scaled:
-                                least = dp_exponent + int32(DP_EXPONENT - 14)
+                                least = int32(dp_exponent + int32(DP_EXPONENT - 14))
                                 unit[h] = max(unit[h], least)
                             else:
                                 unit[h] = int32(0)
@@ -270,16 +278,10 @@ def dq_kernel_sm90(form: Form) -> Any:
                             wait()
                             settle(out)
                     arrive_as_warp(empty)
-                    stage += int32(1)
-                    if stage == int32(stages):
-                        stage = int32(0)
-                        parity ^= int32(1)
-                    tile += int32(1)
+                    stage, parity = next_stage(stage, parity)
+                    tile = int32(tile + int32(1))
                 arrive_as_warp(used)
-                buffer += int32(1)
-                if buffer == int32(buffers):
-                    buffer = int32(0)
-                    buffer_parity ^= int32(1)
+                buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 
                 place_dq = place_of(dq)
                 target = matrix_start(place_dq, matrix, n_heads)

@@ -47,7 +47,13 @@ from blutrain.cuda_kernels.attention.registers_sm90 import (
     sum_of_quad,
     max_of_quad,
 )
-from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
+from blutrain.cuda_kernels.attention.turns_sm90 import (
+    next_turn,
+    stage_after,
+    stream_of,
+    turn_from,
+    turns_of,
+)
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import store_float
@@ -70,7 +76,7 @@ def forward_kernel_sm90(form: Form) -> Any:
     shared = shared_of(form)
     load_all, make_barriers = loader(shared), shared_barriers(shared)
     tiles_of = stream_of(False)
-    split, kind, tile_bytes, stages = form.split, form.kind, form.tile_bytes, shared.stages
+    split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     n_left = 32 if split else 16
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
     values = tile_product(HEAD, TILE, kind, None, form.across, split, True)
@@ -84,7 +90,8 @@ def forward_kernel_sm90(form: Form) -> Any:
     at_stream_exponents = shared.stream_exponents
     at_full, at_empty = shared.resident_full, shared.resident_empty
     at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
-    element_bytes, buffers = form.element_bytes, shared.buffers
+    element_bytes = form.element_bytes
+    next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
 
     @cuda.jit(device=True, forceinline=True)
     def soften(s, most, total, fade, factor):
@@ -161,8 +168,8 @@ def forward_kernel_sm90(form: Form) -> Any:
         cuda.syncthreads()  # all know of the barriers
         n_parts, n_keys = int32(n_parts), int32(n_keys)
         n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
-        n_matrices = int32(y.shape[0]) * n_heads
-        offset = n_keys - n_queries if causal else int32(0)
+        n_matrices = int32(y.shape[0] * n_heads)
+        offset = int32(n_keys - n_queries) if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
@@ -184,32 +191,32 @@ def forward_kernel_sm90(form: Form) -> Any:
             keep = cuda.local.array(2, float32)
             visible = cuda.local.array(2, int32)
             n_turns = turns_of(n_matrices, n_queries, n_parts)
-            turn = int32(cuda.blockIdx.x) * n_parts
+            turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
                 turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
                 if turn >= n_turns:
                     break
-                first_row = row0 + group * int32(TILE)
-                row = first_row + in_group
+                first_row = int32(row0 + group * int32(TILE))
+                row = int32(first_row + in_group)
                 _, end = tiles_of(row0, n_keys, offset, causal)
                 group_end = end  # of the tiles that this warpgroup sees
                 all_visible = n_keys
                 if causal:
-                    seen = min(n_keys, first_row + int32(TILE) + offset)
-                    group_end = (seen + int32(TILE - 1)) // int32(TILE)
-                    all_visible = min(n_keys, first_row + offset + int32(1))
+                    seen = min(n_keys, int32(first_row + int32(TILE) + offset))
+                    group_end = int32((seen + int32(TILE - 1)) >> int32(6))
+                    all_visible = min(n_keys, int32(first_row + offset + int32(1)))
                 for h in range(2):
                     most[h], total[h] = float32(HIDDEN), float32(0)
                     visible[h] = n_keys
                     if causal:
-                        visible[h] = min(n_keys, row + int32(8 * h) + offset + int32(1))
+                        visible[h] = min(n_keys, int32(row + int32(8 * h) + offset + int32(1)))
                 for e in range(32):
                     out[e] = float32(0)
 
                 # This warpgroup's queries.
-                place = buffer * int32(2) + group
+                place = int32(buffer * int32(2) + group)
                 queries = base + place * int32(tile_bytes)
                 used = base + int32(at_empty) + place * int32(8)
                 mbarrier_wait(base + int32(at_full) + place * int32(8), buffer_parity)
@@ -219,7 +226,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                     q_factor *= power_of_two(load_shared_word(exponent_at))
 
                 # The scores of a tile are multiplied beside the values of the one before it.
-                place = stage * int32(2)
+                place = int32(stage * int32(2))
                 mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
                 scores(s, queries, base + int32(at_stream) + place * int32(tile_bytes))
                 wait()
@@ -234,11 +241,8 @@ def forward_kernel_sm90(form: Form) -> Any:
                 tile = int32(1)
                 while tile < group_end:
                     base = same_again(base)
-                    stage += int32(1)
-                    if stage == int32(stages):
-                        stage = int32(0)
-                        parity ^= int32(1)
-                    place = stage * int32(2)
+                    stage, parity = next_stage(stage, parity)
+                    place = int32(stage * int32(2))
                     v_place = v_stage * int32(2) + int32(1)
                     mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
                     mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
@@ -251,6 +255,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                     arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
                     factor = hide(s, factor, tile * int32(TILE), visible, all_visible)
                     soften(s, most, total, fade, factor)
+                    settle(s)  # the exponentials come before the wait
                     wait()
                     settle(part)
                     arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
@@ -259,7 +264,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                     keep[0], keep[1] = fade[0], fade[1]
                     pack_left(weights, s)
                     v_stage, v_parity = stage, parity
-                    tile += int32(1)
+                    tile = int32(tile + int32(1))
                 v_place = v_stage * int32(2) + int32(1)
                 mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
                 values(part, weights, base + int32(at_stream) + v_place * int32(tile_bytes))
@@ -268,10 +273,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                 settle(part)
                 arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
                 add_part(out, part, keep, out_scale, v_scale)
-                stage += int32(1)
-                if stage == int32(stages):
-                    stage = int32(0)
-                    parity ^= int32(1)
+                stage, parity = next_stage(stage, parity)
                 arrive_as_warp(used)
                 # Tiles that the other warpgroup alone sees.
                 while tile < end:
@@ -279,15 +281,9 @@ def forward_kernel_sm90(form: Form) -> Any:
                         place = stage * int32(2) + int32(i)
                         mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
                         arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
-                    stage += int32(1)
-                    if stage == int32(stages):
-                        stage = int32(0)
-                        parity ^= int32(1)
-                    tile += int32(1)
-                buffer += int32(1)
-                if buffer == int32(buffers):
-                    buffer = int32(0)
-                    buffer_parity ^= int32(1)
+                    stage, parity = next_stage(stage, parity)
+                    tile = int32(tile + int32(1))
+                buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 
                 place_y = place_of(y)
                 target = matrix_start(place_y, matrix, n_heads)

@@ -29,7 +29,13 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     exponent_of,
     power_of_two,
 )
-from blutrain.cuda_kernels.attention.turns_sm90 import next_turn, stream_of, turn_from, turns_of
+from blutrain.cuda_kernels.attention.turns_sm90 import (
+    next_turn,
+    stage_after,
+    stream_of,
+    turn_from,
+    turns_of,
+)
 from blutrain.cuda_kernels.common import FULL_MASK
 from blutrain.cuda_kernels.ptx.barrier import (
     fence_async_shared,
@@ -47,6 +53,7 @@ from blutrain.cuda_kernels.ptx.half_pairs import (
     load_shared_words,
     load_word_if,
     low_of_f16,
+    quotient,
     same_again,
     store_shared_word,
     store_shared_words,
@@ -164,6 +171,8 @@ def loader(shared: Shared) -> Any:
     converted, scaled, tile_bytes = form.converted, form.scaled, form.tile_bytes
     write = _write_tile(form.kind, form.split)
     tiles_of = stream_of(vectors)
+    next_stage, next_buffer = stage_after(stages), stage_after(buffers)
+    next_slot = stage_after(SLOTS)
     at_stream, at_vector, at_raw = shared.stream, shared.vector, shared.raw_tiles
     at_exponents, at_stream_exponents = shared.resident_exponents, shared.stream_exponents
     at_magnitudes, at_largest = shared.vector_magnitudes, shared.magnitudes
@@ -184,9 +193,9 @@ def loader(shared: Shared) -> Any:
     def after(cursor, sizes, n_parts):
         turn, matrix, row0, item, tile, end = cursor
         if item < int32(n_resident):
-            item += int32(1)
+            item = int32(item + int32(1))
         else:
-            tile += int32(1)
+            tile = int32(tile + int32(1))
         if item == int32(n_resident) and tile >= end:
             return start(next_turn(turn, n_parts), sizes, n_parts)
         return turn, matrix, row0, item, tile, end
@@ -197,14 +206,15 @@ def loader(shared: Shared) -> Any:
         _, _, row0, item, tile, _ = cursor
         if item < int32(n_resident):
             the_map = maps[0] if item == int32(0) else maps[1]
-            return the_map, row0 + group * int32(TILE)
-        return (maps[2] if group == int32(0) else maps[3]), tile * int32(TILE)
+            return the_map, int32(row0 + group * int32(TILE))
+        return (maps[2] if group == int32(0) else maps[3]), int32(tile * int32(TILE))
 
     @cuda.jit(device=True, forceinline=True)
     def ask(cursor, maps, group, n_heads, raw, raw_full, slot):
         """Let the copy engine bring the float32 tile at a cursor into a slot."""
         the_map, row = source(cursor, maps, group)
-        head, batch = cursor[1] % n_heads, cursor[1] // n_heads
+        batch = quotient(cursor[1], n_heads)
+        head = int32(cursor[1] - batch * n_heads)
         signal = raw_full + slot * int32(8)
         at = raw + slot * int32(2 * PART)
         mbarrier_expect(signal, int32(2 * PART))
@@ -216,13 +226,13 @@ def loader(shared: Shared) -> Any:
         n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
         t = int32(cuda.threadIdx.x)
         # The shuffle tells the compiler that it is the same for a whole warp.
-        group = int32(cuda.shfl_sync(FULL_MASK, t >> int32(7), 0))
+        group = int32(cuda.shfl_sync(FULL_MASK, int32(t >> int32(7)), 0))
         leader = t & int32(127) == int32(0)
         if leader:
             for i in range(4):
                 tensor_map_acquire(maps[i])
         n_turns = turns_of(n_matrices, n_rows, n_parts)
-        now = start(int32(cuda.blockIdx.x) * n_parts, sizes, n_parts)
+        now = start(int32(cuda.blockIdx.x * n_parts), sizes, n_parts)
         buffer, buffer_parity = int32(0), int32(1)
         stage, parity = int32(0), int32(1)
         slot, slot_parity = int32(0), int32(0)
@@ -268,7 +278,7 @@ def loader(shared: Shared) -> Any:
                 if scaled:
                     slots = base + int32(at_largest) + (group * int32(2) + side) * int32(16)
                     largest = _largest_of_warpgroup(x, slots, group)
-                    side ^= int32(1)
+                    side = int32(side ^ int32(1))
                     running = max(exponent_of(largest), running)
                     factor = power_of_two(-running)
                     # Nothing can be said of a tile with an infinite element.
@@ -297,7 +307,8 @@ def loader(shared: Shared) -> Any:
                         n_tiles = int32(n_resident) if resident else int32(1)
                         mbarrier_expect(full, n_tiles * int32(PART))
                     the_map, row = source(now, maps, group)
-                    head, batch = now[1] % n_heads, now[1] // n_heads
+                    batch = quotient(now[1], n_heads)
+                    head = int32(now[1] - batch * n_heads)
                     tma_load_4d(target, the_map, int32(0), row, head, batch, full)
             following = after(now, sizes, n_parts)
             if converted:
@@ -306,9 +317,7 @@ def loader(shared: Shared) -> Any:
                     ahead = after(following, sizes, n_parts)
                     if ahead[0] < n_turns:
                         ask(ahead, maps, group, n_heads, raw, raw_full, slot)
-                slot ^= int32(1)
-                if slot == int32(0):
-                    slot_parity ^= int32(1)
+                slot, slot_parity = next_slot(slot, slot_parity)
             if vectors and group == int32(0):
                 if following[0] < n_turns and following[3] == int32(n_resident):
                     of_matrix = int64(following[1]) * int64(n_stream) * int64(4)
@@ -317,17 +326,11 @@ def loader(shared: Shared) -> Any:
                     )
             # On to the next tile.
             if not resident:
-                stage += int32(1)
-                if stage == int32(stages):
-                    stage = int32(0)
-                    parity ^= int32(1)
+                stage, parity = next_stage(stage, parity)
             else:
                 running = int32(LOWEST_EXPONENT)
             if item == int32(n_resident - 1):
-                buffer += int32(1)
-                if buffer == int32(buffers):
-                    buffer = int32(0)
-                    buffer_parity ^= int32(1)
+                buffer, buffer_parity = next_buffer(buffer, buffer_parity)
             now = following
 
     return run

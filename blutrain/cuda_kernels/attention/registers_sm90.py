@@ -24,6 +24,7 @@ from blutrain.cuda_kernels.ptx.half_pairs import (
     load_word_if,
     low_of_bf16,
     low_of_f16,
+    quotient,
     store_word,
 )
 from blutrain.cuda_kernels.ptx.mma import pack_bf16, pack_f16
@@ -36,7 +37,7 @@ def group_of_warp():
     The shuffle tells the compiler that it is the same for a whole warp: no product may be under way
     where it thinks that lanes part.
     """
-    group = (int32(cuda.threadIdx.x) - int32(N_LOADERS)) >> int32(7)
+    group = int32((cuda.threadIdx.x - int32(N_LOADERS)) >> int32(7))
     return int32(cuda.shfl_sync(FULL_MASK, group, 0))
 
 
@@ -44,7 +45,7 @@ def group_of_warp():
 def row_of_lane():
     """The first of the lane's two rows, in its warpgroup's 64."""
     t = int32(cuda.threadIdx.x)
-    return ((t >> int32(5)) & int32(3)) * int32(16) + ((t & int32(31)) >> int32(2))
+    return int32(((t >> int32(5)) & int32(3)) * int32(16) + ((t & int32(31)) >> int32(2)))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -57,8 +58,9 @@ def place_of(x):  # x: (B, H, T, D)
 @cuda.jit(device=True, forceinline=True)
 def matrix_start(place, matrix, n_heads):
     """The address of a head's first row; `place` as `place_of` gives it."""
-    batch, head = int64(matrix // n_heads), int64(matrix % n_heads)
-    return place[0] + batch * place[1] + head * place[2]
+    batch = quotient(matrix, n_heads)
+    head = int32(matrix - batch * n_heads)
+    return place[0] + int64(batch) * place[1] + int64(head) * place[2]
 
 
 @cuda.jit(device=True, forceinline=True)

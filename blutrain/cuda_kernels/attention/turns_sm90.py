@@ -14,27 +14,47 @@ from typing import Any
 from numba import cuda, int32
 
 from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, TILE
+from blutrain.cuda_kernels.ptx.half_pairs import quotient
+
+
+@cuda.jit(device=True, forceinline=True)
+def _blocks_of(n_rows):
+    return quotient(int32(n_rows + int32(BLOCK_ROWS - 1)), int32(BLOCK_ROWS))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _pairs_of(n_blocks, n_parts):
+    return int32((n_blocks + n_parts - int32(1)) >> (n_parts - int32(1)))
 
 
 @cuda.jit(device=True, forceinline=True)
 def turns_of(n_matrices, n_rows, n_parts):
     """How many turns there are, n_parts (1 or 2) in a row for one block."""
-    n_blocks = (n_rows + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-    return n_matrices * ((n_blocks + n_parts - int32(1)) // n_parts) * n_parts
+    return int32(n_matrices * _pairs_of(_blocks_of(n_rows), n_parts) * n_parts)
 
 
 @cuda.jit(device=True, forceinline=True)
 def _block_at(turn, n_rows, n_parts):
     """(matrix, first resident row) of a turn, the row -1 where the second of a pair is missing."""
-    n_blocks = (n_rows + int32(BLOCK_ROWS - 1)) // int32(BLOCK_ROWS)
-    n_pairs = (n_blocks + n_parts - int32(1)) // n_parts
-    pair = turn // n_parts
-    first = pair % n_pairs
-    last = n_blocks - int32(1) - first
+    n_blocks = _blocks_of(n_rows)
+    n_pairs = _pairs_of(n_blocks, n_parts)
+    pair = int32(turn >> (n_parts - int32(1)))
+    matrix = quotient(pair, n_pairs)
+    first = int32(pair - matrix * n_pairs)
+    last = int32(n_blocks - int32(1) - first)
     block = last
-    if turn % n_parts != int32(0):
+    if int32(turn & (n_parts - int32(1))) != int32(0):
         block = first if first != last else int32(-1)
-    return pair // n_pairs, block * int32(BLOCK_ROWS)
+    return matrix, int32(block * int32(BLOCK_ROWS))
+
+
+@cuda.jit(device=True, forceinline=True)
+def next_turn(turn, n_parts):
+    """The turn of this block after `turn`: the other of the pair, or a pair further on."""
+    following = int32(turn + int32(1))
+    if int32(following & (n_parts - int32(1))) != int32(0):
+        return following
+    return int32(following + (int32(cuda.gridDim.x) - int32(1)) * n_parts)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -42,17 +62,9 @@ def turn_from(turn, n_rows, n_parts):
     """The first turn from `turn` on that has a block: (turn, matrix, first resident row)."""
     matrix, row0 = _block_at(turn, n_rows, n_parts)
     if row0 < int32(0):  # the turn after a missing one is there
-        turn = (turn // n_parts + int32(cuda.gridDim.x)) * n_parts
+        turn = next_turn(turn, n_parts)
         matrix, row0 = _block_at(turn, n_rows, n_parts)
-    return turn, matrix, row0
-
-
-@cuda.jit(device=True, forceinline=True)
-def next_turn(turn, n_parts):
-    """The turn of this block after `turn`: the other of the pair, or a pair further on."""
-    if (turn + int32(1)) % n_parts != int32(0):
-        return turn + int32(1)
-    return (turn // n_parts + int32(cuda.gridDim.x)) * n_parts
+    return int32(turn), matrix, row0
 
 
 @cache
@@ -69,9 +81,22 @@ def stream_of(over_queries: bool) -> Any:
         end = n_stream
         if causal:
             if over_queries:
-                first = max(row0 - offset, int32(0)) // int32(TILE)
+                first = int32(max(int32(row0 - offset), int32(0)) >> int32(6))
             else:
-                end = min(end, row0 + int32(BLOCK_ROWS) + offset)
-        return first, (end + int32(TILE - 1)) // int32(TILE)
+                end = min(end, int32(row0 + int32(BLOCK_ROWS) + offset))
+        return first, int32((end + int32(TILE - 1)) >> int32(6))
 
     return tiles
+
+
+@cache
+def stage_after(n: int) -> Any:
+    """A device function (stage, parity) → the stage after this of n, and the parity of its phase."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def after(stage, parity):
+        if stage == int32(n - 1):
+            return int32(0), int32(parity ^ int32(1))
+        return int32(stage + int32(1)), int32(parity)
+
+    return after

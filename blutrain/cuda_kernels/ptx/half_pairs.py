@@ -61,6 +61,10 @@ same_again = instruction(
     doc="(x): x, of which the compiler does not know that it has not changed. What is computed from "
     "it in a loop is then computed there, and not kept in a register around the loop.",
 )  # fmt: skip
+quotient = instruction(
+    "quotient", "div.u32 $0, $1, $2;", "=r,r,r", _i32, (_i32, _i32),
+    doc="(a, b): a // b of 32-bit numbers that are not negative; Numba's own is of 64 bits.", pure=True,
+)  # fmt: skip
 largest_of_warp = instruction(
     "largest_of_warp",
     "redux.sync.max.s32 $0, $1, 0xffffffff;",
