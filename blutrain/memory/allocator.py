@@ -40,7 +40,7 @@ from blutrain.memory.block import CACHED, LIVE, Block, Chunk, Pool
 from blutrain.memory.chunks import best_fit, chunks_of, divide, empty_bins
 from blutrain.memory.growth import KIB, MIB, Growth
 from blutrain.memory.history import History
-from blutrain.memory.statistics import Counts, Statistics, by_pool
+from blutrain.memory.statistics import PoolCounts, Statistics, statistics_of
 from blutrain.memory.stream_waits import StreamWaits
 
 __all__ = ["ALIGNMENT", "KIB", "MIB", "CachingAllocator"]
@@ -53,16 +53,16 @@ class CachingAllocator:
     """Memory of one backend, in pieces of any size, cached.
 
     Args:
-            backend: where plain segments come from.
-            virtual: where expandable segments get addresses and memory; None for plain ones only.
-            events: how to know that a stream has done with a block.
+        backend: where plain segments come from.
+        virtual: where expandable segments get addresses and memory; None for plain ones only.
+        events: how to know that a stream has done with a block.
 
     Attributes:
-            expandable: whether segments grow in place.
-            history: where every event is noted; None for nowhere.
+        expandable: whether segments grow in place.
+        history: where every event is noted; None for nowhere.
 
     Example:
-            >>> from blutrain.memory.backend import HostBackend
+        >>> from blutrain.memory.backend import HostBackend
         >>> allocator = CachingAllocator(HostBackend())
         >>> block = allocator.malloc(1000)
         >>> block.pointer % 512, block.size, block.requested
@@ -84,8 +84,8 @@ class CachingAllocator:
         # Re-entrant: a finalizer that runs inside malloc may itself allocate.
         self._lock = threading.RLock()
         self._backend = backend
-        self._counts = {"all": Counts(), "small_pool": Counts(), "large_pool": Counts()}
-        self._total = self._counts["all"]
+        self._counts = PoolCounts()
+        self._total = self._counts.total
         self._growth = Growth(backend, virtual, self._total)
         self.expandable = virtual is not None
         self._arenas = Arenas(self.expandable, self._counts)
@@ -121,7 +121,20 @@ class CachingAllocator:
 
     def _malloc(self, pool: Pool, size: int, nbytes: int) -> Block:
         with self._lock:
-            if self._freed or self._waits.held:
+            freed, held = self._freed, self._waits.held
+            if freed and not held and self.history is None:
+                # What was just freed often has the very size: then only its owner changes. Use in
+                # all stays as it was, so there is no peak to note either.
+                chunk = freed.popleft()
+                mine = chunk.segment.pool is pool and chunk.streams is None
+                if mine and chunk.requested == nbytes:
+                    counts = pool.counts
+                    counts.allocated.freed += size
+                    counts.requested.freed += nbytes
+                    counts.allocations.freed += 1
+                    return Block(chunk.pointer, size, nbytes, chunk)
+                freed.appendleft(chunk)
+            if freed or held:
                 self._take_freed()
             try:
                 chunk = pool.bins[size].pop()
@@ -132,12 +145,9 @@ class CachingAllocator:
             counts = pool.counts
             counts.allocations.current += 1
             counts.requested.current += nbytes
-            for gauge in (counts.allocated, self._total.allocated):
-                gauge.current = allocated = gauge.current + size
-                if allocated > gauge.peak:
-                    gauge.peak = allocated
-            if self._waits.held or self.history is not None:
-                self._note_malloc(chunk)
+            counts.allocated.current += size
+            if self.history is not None:
+                chunk.frames = self.history.note("alloc", chunk)
             return Block(chunk.pointer, size, nbytes, chunk)
 
     def free(self, block: Block) -> None:
@@ -155,23 +165,19 @@ class CachingAllocator:
             raise DeviceError(message("free", wrong, block)) from None
         if chunk is not None:
             if self.history is not None:
-                stream = chunk.segment.pool.arena.stream
-                self.history.add("free_requested", chunk.pointer, chunk.size, stream)
+                self.history.note("free_requested", chunk)
             self._freed.append(chunk)
 
     def _take_freed(self) -> None:
         """Put what was freed since the last call into the bins, and what streams are done with."""
-        freed, total = self._freed, self._total
+        self._counts.note_peaks()
+        freed = self._freed
         while freed:
             chunk = freed.popleft()
-            size, counts = chunk.size, chunk.segment.pool.counts
-            counts.allocations.current -= 1
-            counts.allocations.freed += 1
-            counts.requested.current -= chunk.requested
-            counts.requested.freed += chunk.requested
-            for gauge in (counts.allocated, total.allocated):
-                gauge.current -= size
-                gauge.freed += size
+            counts = chunk.segment.pool.counts
+            counts.allocated.remove(chunk.size)
+            counts.requested.remove(chunk.requested)
+            counts.allocations.remove(1)
             if chunk.streams:
                 self._waits.add(chunk)
             else:
@@ -182,29 +188,16 @@ class CachingAllocator:
     def _to_bin(self, chunk: Chunk) -> None:
         chunk.state = CACHED
         bins = chunk.segment.pool.bins
-        if chunk.size in bins:
-            bins[chunk.size].append(chunk)
-        else:
-            bins[chunk.size] = [chunk]
+        bins.setdefault(chunk.size, []).append(chunk)
         if self.history is not None:
-            stream = chunk.segment.pool.arena.stream
-            self.history.add("free_completed", chunk.pointer, chunk.size, stream, frames=False)
-
-    def _note_malloc(self, chunk: Chunk) -> None:
-        """What is not needed as long as one stream is used and no history is kept."""
-        for counts in (chunk.segment.pool.counts, self._total):
-            active = counts.allocated.current + counts.active.current
-            counts.active.peak = max(counts.active.peak, active)
-        if self.history is not None:
-            stream = chunk.segment.pool.arena.stream
-            chunk.frames = self.history.add("alloc", chunk.pointer, chunk.size, stream)
+            self.history.note("free_completed", chunk, frames=False)
 
     def _empty_block(self, nbytes: int) -> Block:
         if nbytes < 0:
             raise DeviceError(message("malloc", "nbytes must not be negative", nbytes))
         return Block(0, 0, 0, None)
 
-    # Arenas --------------------------------------------------------------------------------------
+    # Arenas and streams --------------------------------------------------------------------------
 
     def malloc_shareable(self, nbytes: int) -> Block:
         """Like `malloc`, from plain segments, which CUDA can share with other processes."""
@@ -219,8 +212,6 @@ class CachingAllocator:
         """Let the memory of a private pool go, as soon as nothing in it is in use."""
         with self._lock:
             self._arenas.unpin(private)
-
-    # Streams -------------------------------------------------------------------------------------
 
     def record_stream(self, block: Block, stream: int) -> None:
         """Note that work on `stream` uses a block, so that `free` waits for it.
@@ -238,9 +229,7 @@ class CachingAllocator:
             wrong = "a block must be in use, this one was freed before"
             raise DeviceError(message("record_stream", wrong, block)) from None
         if chunk is not None and chunk.segment.pool.arena.stream != stream:
-            if chunk.streams is None:
-                chunk.streams = set()
-            chunk.streams.add(stream)
+            chunk.streams = {stream} | (chunk.streams or set())
 
     def begin_capture(self) -> None:
         """Record no events and give nothing back until `end_capture`: a capture forbids both."""
@@ -281,45 +270,19 @@ class CachingAllocator:
     def statistics(self) -> Statistics:
         """The numbers as of now, in a copy. Takes time in proportion to the number of blocks."""
         with self._lock:
-            stats = self.counters()
-            runs = list(report.free_runs(self.pools()))
-            stats.largest_free = max((size for _, size, _ in runs), default=0)
-            for pool, size, whole in runs:
-                if not whole:
-                    for name in ("all", f"{pool.name}_pool"):
-                        stats.pools[name].inactive_split += 1
-                        stats.pools[name].inactive_split_bytes += size
-            return stats
+            return report.with_free(self.counters(), self.pools())
 
     def counters(self) -> Statistics:
         """The numbers that are counted as things happen: all but those of free blocks."""
         with self._lock:
             self._take_freed()
-            pools = by_pool(self._counts)
-            total = pools["all"]
-            return Statistics(
-                allocated=total.allocated.current,
-                peak_allocated=total.allocated.peak,
-                requested=total.requested.current,
-                reserved=total.reserved.current,
-                peak_reserved=total.reserved.peak,
-                pending=total.active.current - total.allocated.current,
-                n_allocations=total.allocations.allocated,
-                n_frees=total.allocations.freed,
-                n_segments=total.segments.current,
-                n_retries=self._n_retries,
-                n_out_of_memory=self._n_out_of_memory,
-                pools=pools,
-            )
+            return statistics_of(self._counts, self._n_retries, self._n_out_of_memory)
 
     def reset_peak(self) -> None:
         """Let the peaks start again from what is allocated and reserved now."""
         with self._lock:
             self._take_freed()
-            for counts in self._counts.values():
-                for gauge in counts.gauges():
-                    gauge.peak = gauge.current
-                counts.active.peak += counts.allocated.current
+            self._counts.reset_peaks()
 
     def device_total(self) -> int:
         """Bytes of memory of the device, whatever the limit is."""
@@ -338,12 +301,8 @@ class CachingAllocator:
         """Every chunk of every segment, by pool, in the order of addresses within a segment."""
         with self._lock:
             self._take_freed()
-            return [
-                chunk
-                for pool in self.pools()
-                for segment in pool.segments.values()
-                for chunk in chunks_of(segment)
-            ]
+            segments = [s for pool in self.pools() for s in pool.segments.values()]
+            return [chunk for segment in segments for chunk in chunks_of(segment)]
 
     def _find(self, pool: Pool, size: int, nbytes: int) -> Chunk:
         """A chunk of just `size` bytes that is in no bin and not among the free ones."""

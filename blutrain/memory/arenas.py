@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from blutrain.memory.block import Arena, Pool
-from blutrain.memory.statistics import Counts
+from blutrain.memory.statistics import PoolCounts
 
 # The number of the private pool whose memory other processes can be given: plain segments.
 SHAREABLE = -1
@@ -16,10 +16,10 @@ class Arenas:
 
     Args:
         expandable: whether their segments grow in place, but for those that are shareable.
-        counts: what "small_pool" and "large_pool" count.
+        counts: of the small and the large pools.
     """
 
-    def __init__(self, expandable: bool, counts: dict[str, Counts]) -> None:
+    def __init__(self, expandable: bool, counts: PoolCounts) -> None:
         self._expandable = expandable
         self._counts = counts
         self._arenas: dict[tuple[int, int], Arena] = {}
@@ -34,9 +34,8 @@ class Arenas:
         return arena
 
     def _make(self, private: int, stream: int) -> Arena:
-        small, large = self._counts["small_pool"], self._counts["large_pool"]
         expandable = self._expandable and private != SHAREABLE
-        return Arena(stream, private, expandable, small, large)
+        return Arena(stream, private, expandable, self._counts.small, self._counts.large)
 
     def pools(self) -> list[Pool]:
         """The pools of every arena."""

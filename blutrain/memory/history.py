@@ -42,6 +42,11 @@ class History:
         self._events.append((action, pointer, size, stream, time.time_ns() // 1000, stack))
         return stack
 
+    def note(self, action: str, chunk: Chunk, frames: bool = True) -> Frames:
+        """Note what happened to a chunk."""
+        stream = chunk.segment.pool.arena.stream
+        return self.add(action, chunk.pointer, chunk.size, stream, frames)
+
     def out_of_memory(self, size: int, available: int, stream: int) -> None:
         """Note a request that failed, and what the device had left."""
         self.add("oom", available, size, stream)

@@ -30,6 +30,17 @@ def free_runs(pools: Iterable[Pool]) -> Iterator[tuple[Pool, int, bool]]:
                 yield pool, run, whole
 
 
+def with_free(stats: Statistics, pools: Iterable[Pool]) -> Statistics:
+    """The statistics, with the numbers of free blocks entered into them."""
+    for pool, size, whole in free_runs(pools):
+        stats.largest_free = max(stats.largest_free, size)
+        if not whole:
+            for name in ("all", f"{pool.name}_pool"):
+                stats.pools[name].inactive_split += 1
+                stats.pools[name].inactive_split_bytes += size
+    return stats
+
+
 def out_of_memory(
     nbytes: int,
     pool: Pool,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 _GAUGES = ("allocated", "active", "requested", "reserved", "allocations", "segments")
-_WITHOUT_PEAK = ("current", "allocated", "freed")
+# Counted at every request and release, so by pool only: what all have is summed when asked for.
+_IN_USE = ("allocated", "requested", "allocations")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -58,9 +59,9 @@ class Gauge:
         self.current -= amount
         self.freed += amount
 
-    def as_dict(self, name: str, has_peak: bool = True) -> dict[str, int]:
-        """The four numbers under PyTorch's names; three where no peak is noted."""
-        kinds = ("current", "peak", "allocated", "freed") if has_peak else _WITHOUT_PEAK
+    def as_dict(self, name: str) -> dict[str, int]:
+        """The four numbers under PyTorch's names."""
+        kinds = ("current", "peak", "allocated", "freed")
         return {f"{name}.{kind}": getattr(self, kind) for kind in kinds}
 
 
@@ -104,34 +105,79 @@ class Counts:
         return {
             **self.allocated.as_dict(f"allocated_bytes.{pool}"),
             **self.active.as_dict(f"active_bytes.{pool}"),
-            **self.requested.as_dict(f"requested_bytes.{pool}", has_peak=False),
+            **self.requested.as_dict(f"requested_bytes.{pool}"),
             **self.reserved.as_dict(f"reserved_bytes.{pool}"),
-            **self.allocations.as_dict(f"allocation.{pool}", has_peak=False),
+            **self.allocations.as_dict(f"allocation.{pool}"),
             **self.segments.as_dict(f"segment.{pool}"),
             f"inactive_split.{pool}.current": self.inactive_split,
             f"inactive_split_bytes.{pool}.current": self.inactive_split_bytes,
         }
 
 
-def by_pool(counted: dict[str, Counts]) -> dict[str, Counts]:
-    """Copies of what is counted, with the sums that are not counted as they arise.
+class PoolCounts:
+    """The numbers of the small pools, of the large ones, and of all together.
 
-    Args:
-        counted: of "all" the allocated, reserved and segments, of each pool everything. `active` is
-            only what other streams still use, with the peak of that and the allocated together.
+    Within these, `active` is only what other streams still use, with the peak of that and the
+    allocated together; of what `total` has in use, only the peaks are kept.
+
+    Attributes:
+        small, large: of the pools of either name.
+        total: of all.
     """
-    pools = {name: counts.copy() for name, counts in counted.items()}
-    for counts in pools.values():
-        # Without other streams nothing but the allocated is active, and no peak was noted.
-        counts.active.peak = max(counts.active.peak, counts.allocated.peak)
-        counts.active.current += counts.allocated.current
-        counts.active.freed = counts.allocated.allocated - counts.active.current
-    total, parts = pools["all"], (pools["small_pool"], pools["large_pool"])
-    for name in ("requested", "allocations"):
-        gauges = [getattr(part, name) for part in parts]
-        total_gauge = Gauge(sum(g.current for g in gauges), 0, sum(g.freed for g in gauges))
-        setattr(total, name, total_gauge)
-    return pools
+
+    def __init__(self) -> None:
+        self.small, self.large, self.total = Counts(), Counts(), Counts()
+        self._in_use = [
+            (getattr(self.small, name), getattr(self.large, name), getattr(self.total, name))
+            for name in _IN_USE
+        ]
+
+    def note_peaks(self) -> None:
+        """Let the peaks be at least what is in use now.
+
+        Until something is freed, use only rises: so this is needed before each release and before
+        the peaks are read, not at each request.
+        """
+        for small, large, total in self._in_use:
+            of_small, of_large = small.current, large.current
+            if of_small > small.peak:
+                small.peak = of_small
+            if of_large > large.peak:
+                large.peak = of_large
+            if of_small + of_large > total.peak:
+                total.peak = of_small + of_large
+        if self.total.active.current:
+            allocated = self.small.allocated.current, self.large.allocated.current
+            for counts, used in (
+                (self.small, allocated[0]),
+                (self.large, allocated[1]),
+                (self.total, sum(allocated)),
+            ):
+                counts.active.peak = max(counts.active.peak, used + counts.active.current)
+
+    def reset_peaks(self) -> None:
+        """Let the peaks start again from the present."""
+        for counts in (self.small, self.large, self.total):
+            for gauge in counts.gauges():
+                gauge.peak = gauge.current
+            counts.active.peak = 0
+        self.note_peaks()
+
+    def by_pool(self) -> dict[str, Counts]:
+        """Copies with all sums, by the name that PyTorch gave each."""
+        self.note_peaks()
+        small, large, total = self.small.copy(), self.large.copy(), self.total.copy()
+        for name in _IN_USE:
+            gauges = [getattr(small, name), getattr(large, name)]
+            together: Gauge = getattr(total, name)
+            together.current = sum(g.current for g in gauges)
+            together.freed = sum(g.freed for g in gauges)
+        for counts in (small, large, total):
+            # Without other streams nothing but the allocated is active, and no peak was noted.
+            counts.active.peak = max(counts.active.peak, counts.allocated.peak)
+            counts.active.current += counts.allocated.current
+            counts.active.freed = counts.allocated.allocated - counts.active.current
+        return {"all": total, "small_pool": small, "large_pool": large}
 
 
 @dataclass(slots=True)
@@ -216,3 +262,23 @@ class Statistics:
         lines = [title, f"{'':<24}{'now':>16}{'peak':>16}"]
         lines += [f"{name:<24}{now:>16}{peak:>16}".rstrip() for name, now, peak in rows]
         return "\n".join(lines)
+
+
+def statistics_of(counts: PoolCounts, n_retries: int, n_out_of_memory: int) -> Statistics:
+    """All but the numbers of free blocks."""
+    pools = counts.by_pool()
+    total = pools["all"]
+    return Statistics(
+        allocated=total.allocated.current,
+        peak_allocated=total.allocated.peak,
+        requested=total.requested.current,
+        reserved=total.reserved.current,
+        peak_reserved=total.reserved.peak,
+        pending=total.active.current - total.allocated.current,
+        n_allocations=total.allocations.allocated,
+        n_frees=total.allocations.freed,
+        n_segments=total.segments.current,
+        n_retries=n_retries,
+        n_out_of_memory=n_out_of_memory,
+        pools=pools,
+    )

@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
+import random
 import threading
 import weakref
+from collections import Counter
 
 import pytest
 
@@ -11,6 +13,7 @@ from blutrain import memory
 from blutrain.errors import DeviceError, OutOfMemoryError
 from blutrain.memory.allocator import MIB, CachingAllocator
 from blutrain.memory.backend import HostBackend
+from blutrain.memory.private_pool import MemoryPool
 from tests.memory.pretend_backend import PretendBackend, PretendVirtual
 
 
@@ -48,6 +51,16 @@ def test_the_same_size_gets_the_same_memory_back(allocator):
     pointer = first.pointer
     allocator.free(first)
     assert allocator.malloc(5000).pointer == pointer
+
+
+def test_what_one_pool_frees_no_other_gets(allocator):
+    pool = MemoryPool(allocator)
+    with pool:
+        first = allocator.malloc(5000)
+    allocator.free(first)
+    assert allocator.malloc(5000).pointer != first.pointer
+    with pool:
+        assert allocator.malloc(5000).pointer == first.pointer
 
 
 def test_an_empty_block_takes_no_memory(allocator, backend):
@@ -221,6 +234,57 @@ def test_peaks(allocator):
     allocator.reset_peak()
     stats = allocator.statistics()
     assert (stats.peak_allocated, stats.peak_reserved) == (MIB, 2 * MIB)
+
+
+def test_every_peak_is_the_most_that_there_was(allocator):
+    """Nobody asks in between, so nothing is noted before it must be."""
+    draw = random.Random(0)
+    kept, now, peak = [], Counter(), Counter()
+
+    def count(block, sign):
+        for pool in ("all", "small_pool" if block.size <= MIB else "large_pool"):
+            now[f"allocated_bytes.{pool}"] += sign * block.size
+            now[f"active_bytes.{pool}"] += sign * block.size
+            now[f"requested_bytes.{pool}"] += sign * block.requested
+            now[f"allocation.{pool}"] += sign
+
+    for _ in range(5000):
+        if kept and draw.random() < 0.45 + 0.01 * len(kept):
+            # Mostly the latest: then the next request often has the size that was just freed.
+            block = kept.pop(-1 if draw.random() < 0.7 else 0)
+            count(block, -1)
+            allocator.free(block)
+        else:
+            kept.append(allocator.malloc(draw.choice([100, 400, 3000, 2 * MIB, 3 * MIB])))
+            count(kept[-1], 1)
+            peak |= now
+    found = allocator.statistics().as_dict()
+    assert len({block.pointer for block in kept}) == len(kept) > 0
+    for name, value in now.items():
+        assert (found[f"{name}.current"], found[f"{name}.peak"]) == (value, peak[name]), name
+        assert found[f"{name}.allocated"] - found[f"{name}.freed"] == value, name
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_empty_cache_leaves_the_memory_of_a_private_pool(backend, expandable):
+    allocator = CachingAllocator(backend, PretendVirtual(backend) if expandable else None)
+    pool = MemoryPool(allocator)
+    with pool:
+        block = allocator.malloc(30 * MIB)
+    pointer = block.pointer
+    allocator.free(block)
+    reserved = allocator.statistics().reserved
+    allocator.empty_cache()
+    assert allocator.statistics().reserved == reserved >= 30 * MIB
+    with pytest.raises(OutOfMemoryError, match="reserved in private pools"):
+        allocator.malloc(90 * MIB)  # not even for want of memory
+    with pool:
+        again = allocator.malloc(30 * MIB)
+    assert again.pointer == pointer
+    allocator.free(again)
+    del pool
+    allocator.empty_cache()
+    assert allocator.statistics().reserved == 0
 
 
 def test_threads_never_share_memory(allocator):
