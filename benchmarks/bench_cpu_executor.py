@@ -173,7 +173,8 @@ def attention_row() -> Any:
     q, k, v = (rng.standard_normal(shape, np.float32) for _ in range(3))
     out = np.zeros(shape, np.float32)
     grid = (TOKENS // kernels.QUERIES, HEADS)
-    call = launcher(kernels.flash_attention_kernel, grid, kernels.QUERIES, [q, k, v, out, scale])
+    kernel, block = kernels.flash_attention_kernel, kernels.ATTENTION_THREADS
+    call = launcher(kernel, grid, block, [q, k, v, out, scale])
     giga = 4 * HEADS * TOKENS**2 * kernels.HEAD / 1e9
     os.environ["BLUTRAIN_CPU_THREADS"] = "1"
     ours, theirs = alternate(
@@ -202,7 +203,8 @@ def compile_times() -> None:
         ),
         "SGEMM": (kernels.sgemm_kernel, (kernels.SGEMM_THREADS, 1, 1), [f2] * 3),
         "flash attention": (
-            kernels.flash_attention_kernel, (kernels.QUERIES, 1, 1), [f3] * 4 + [scalar],
+            kernels.flash_attention_kernel,
+            (kernels.ATTENTION_THREADS, 1, 1), [f3] * 4 + [scalar],
         ),
     }  # fmt: skip
     # What Numba sets up once a process is no kernel's time.

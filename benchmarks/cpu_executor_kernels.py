@@ -24,8 +24,10 @@ BLOCK_K = 8
 THREAD_M = THREAD_N = 8
 SGEMM_THREADS = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
 
-# Flash attention: queries of a block (one a thread), keys of a step, head size.
-QUERIES, KEYS, HEAD = 64, 32, 64
+# Flash attention: queries of a block, keys of a step, head size; a thread's share of QUERIES x HEAD.
+QUERIES, KEYS, HEAD = 128, 128, 64
+ROWS, COLS = 8, 16
+ATTENTION_THREADS = QUERIES * HEAD // (ROWS * COLS)
 
 
 @cuda.jit
@@ -158,48 +160,78 @@ def sgemm_kernel(
 
 @cuda.jit(fastmath=True)
 def flash_attention_kernel(
-    q,  # (H, T, HEAD)
+    q,  # (H, T, HEAD), T a multiple of QUERIES and of KEYS
     k,  # (H, T, HEAD)
     v,  # (H, T, HEAD)
     out,  # (H, T, HEAD)
     scale,
 ):
-    """One query a thread, keys in steps of KEYS, softmax as it goes along."""
-    keys = cuda.shared.array((KEYS, HEAD), float32)
-    values = cuda.shared.array((KEYS, HEAD), float32)
-    query = cuda.local.array(HEAD, float32)
-    acc = cuda.local.array(HEAD, float32)
-    score = cuda.local.array(KEYS, float32)
+    """QUERIES rows a block; both products register-tiled like the SGEMM, softmax as it goes along."""
+    query = cuda.shared.array((QUERIES, HEAD), float32)
+    key = cuda.shared.array((HEAD, KEYS), float32)
+    value = cuda.shared.array((KEYS, HEAD), float32)
+    score = cuda.shared.array((QUERIES, KEYS), float32)
+    top = cuda.shared.array(QUERIES, float32)
+    total = cuda.shared.array(QUERIES, float32)
+    correction = cuda.shared.array(QUERIES, float32)
+    tile = cuda.local.array((ROWS, COLS), float32)  # of scores, then of the output
+    acc = cuda.local.array((ROWS, COLS), float32)
     t = cuda.threadIdx.x
     head = cuda.blockIdx.y
-    row = cuda.blockIdx.x * QUERIES + t
-    top = float32(-1e30)
-    total = float32(0)
-    for d in range(HEAD):
-        acc[d] = 0
-        query[d] = q[head, row, d] * scale
-    for k0 in range(0, k.shape[1], KEYS):
-        for at in range(t, KEYS * HEAD, QUERIES):
-            keys[at // HEAD, at % HEAD] = k[head, k0 + at // HEAD, at % HEAD]
-            values[at // HEAD, at % HEAD] = v[head, k0 + at // HEAD, at % HEAD]
-        cuda.syncthreads()  # keys and values are complete
-        new_top = top
-        for j in range(KEYS):
-            dot = float32(0)
-            for d in range(HEAD):
-                dot += query[d] * keys[j, d]
-            score[j] = dot
-            new_top = max(new_top, dot)
-        correction = math.exp(top - new_top)
-        top = new_top
-        total *= correction
+    row0 = cuda.blockIdx.x * QUERIES
+    m0 = t // (HEAD // COLS) * ROWS
+    n0 = t % (HEAD // COLS) * COLS
+    for m in range(t, QUERIES, ATTENTION_THREADS):
+        top[m] = -1e30
+        total[m] = 0
         for d in range(HEAD):
-            acc[d] *= correction
-        for j in range(KEYS):
-            p = math.exp(score[j] - top)
-            total += p
+            query[m, d] = q[head, row0 + m, d] * scale
+    for i in range(ROWS):
+        for j in range(COLS):
+            acc[i, j] = 0
+    for k0 in range(0, k.shape[1], KEYS):
+        for n in range(t, KEYS, ATTENTION_THREADS):
             for d in range(HEAD):
-                acc[d] += p * values[j, d]
+                key[d, n] = k[head, k0 + n, d]
+                value[n, d] = v[head, k0 + n, d]
+        cuda.syncthreads()  # keys and values are complete
+        for n1 in range(n0, KEYS, HEAD):
+            for i in range(ROWS):
+                for j in range(COLS):
+                    tile[i, j] = 0
+            for d in range(HEAD):
+                for i in range(ROWS):
+                    for j in range(COLS):
+                        tile[i, j] += query[m0 + i, d] * key[d, n1 + j]
+            for i in range(ROWS):
+                for j in range(COLS):
+                    score[m0 + i, n1 + j] = tile[i, j]
+        cuda.syncthreads()  # scores are complete
+        for m in range(t, QUERIES, ATTENTION_THREADS):
+            new_top = top[m]
+            for n in range(KEYS):
+                new_top = max(new_top, score[m, n])
+            shrink = math.exp(top[m] - new_top)
+            partial = float32(0)
+            for n in range(KEYS):
+                p = math.exp(score[m, n] - new_top)
+                score[m, n] = p
+                partial += p
+            top[m] = new_top
+            total[m] = total[m] * shrink + partial
+            correction[m] = shrink
+        cuda.syncthreads()  # probabilities are complete
+        for i in range(ROWS):
+            for j in range(COLS):
+                tile[i, j] = acc[i, j] * correction[m0 + i]
+        for n in range(KEYS):
+            for i in range(ROWS):
+                for j in range(COLS):
+                    tile[i, j] += score[m0 + i, n] * value[n, n0 + j]
+        for i in range(ROWS):
+            for j in range(COLS):
+                acc[i, j] = tile[i, j]
         cuda.syncthreads()  # nobody reads them any more
-    for d in range(HEAD):
-        out[head, row, d] = acc[d] / total
+    for i in range(ROWS):
+        for j in range(COLS):
+            out[head, row0 + m0 + i, n0 + j] = acc[i, j] / total[m0 + i]
