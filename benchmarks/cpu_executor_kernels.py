@@ -24,7 +24,7 @@ BLOCK_K = 8
 THREAD_M = THREAD_N = 8
 SGEMM_THREADS = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
 
-# Flash attention: queries of a block, keys of a step, head size; a thread's share of QUERIES x HEAD.
+# Flash attention: queries of a block, keys of a step, head size; a thread's share of the output.
 QUERIES, KEYS, HEAD = 128, 128, 64
 ROWS, COLS = 8, 16
 ATTENTION_THREADS = QUERIES * HEAD // (ROWS * COLS)
@@ -166,7 +166,7 @@ def flash_attention_kernel(
     out,  # (H, T, HEAD)
     scale,
 ):
-    """QUERIES rows a block; both products register-tiled like the SGEMM, softmax as it goes along."""
+    """QUERIES rows a block; both products register-tiled as above, softmax as it goes along."""
     query = cuda.shared.array((QUERIES, HEAD), float32)
     key = cuda.shared.array((HEAD, KEYS), float32)
     value = cuda.shared.array((KEYS, HEAD), float32)
