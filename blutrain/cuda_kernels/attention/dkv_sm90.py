@@ -63,7 +63,7 @@ from blutrain.cuda_kernels.ptx.half_pairs import (
     same_again,
 )
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
-from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
+from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
 
@@ -174,6 +174,15 @@ def dkv_kernel_sm90(form: Form) -> Any:
                 q_exponent = int32(LOWEST_EXPONENT)
                 dy_exponent = int32(LOWEST_EXPONENT)
                 unit = int32(LOWEST_EXPONENT)  # of ds: 2^unit
+                empty_before = int32(0)
+                # Tiles that the other warpgroup alone sees.
+                while tile < end and int32(tile * int32(TILE) + int32(TILE)) <= group_first:
+                    for i in range(2):
+                        place = int32(stage * int32(2) + int32(i))
+                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
+                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    stage, parity = next_stage(stage, parity)
+                    tile = int32(tile + int32(1))
                 while tile < end:
                     base = same_again(base)
                     place = int32(stage * int32(2))
@@ -182,98 +191,108 @@ def dkv_kernel_sm90(form: Form) -> Any:
                     vectors = base + int32(at_vector) + stage * int32(2 * TILE * 4)
                     vectors += quad * int32(8)
                     full = base + int32(at_stream_full) + place * int32(8)
-                    empty = base + int32(at_stream_empty) + place * int32(8)
+                    empty = int32(base + int32(at_stream_empty) + place * int32(8))
                     query0 = int32(tile * int32(TILE))
-                    seen = query0 + int32(TILE) > group_first
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
-                    if seen:
-                        # sᵀ = k qᵀ, in units of 1 / factor
-                        scores(s, keys, queries)
-                        # dpᵀ = v dyᵀ, in units of 2^(E of v and dy)
-                        scores(dp, keys + int32(2 * tile_bytes), queries + int32(tile_bytes))
-                        q_now, dy_now = int32(0), int32(0)
-                        if scaled:
-                            q_now = load_shared_word(exponents)
-                            dy_now = load_shared_word(exponents + int32(4))
-                        factor = k_factor * power_of_two(q_now)
-                        wait_for_scores()
-                        settle(s)
-                        if query0 < all_first:
-                            for j in range(8):
-                                for h in range(2):
-                                    for i in range(2):
-                                        e = 4 * j + 2 * h + i
-                                        query = query0 + quad * int32(2) + int32(8 * j + i)
-                                        x = s[e] * factor
-                                        first = row + int32(8 * h) - offset
-                                        s[e] = x if query >= first else float32(-OUTSIDE)
-                            factor = float32(1)
-                        # p = 2^(s - lse), times 2^p_shift
+                    # sᵀ = k qᵀ, in units of 1 / factor, and dpᵀ = v dyᵀ, in units of 2^(E of v and dy)
+                    scores(s, keys, queries)
+                    scores(dp, keys + int32(2 * tile_bytes), queries + int32(tile_bytes))
+                    q_now, dy_now = int32(0), int32(0)
+                    if scaled:
+                        q_now = load_shared_word(exponents)
+                        dy_now = load_shared_word(exponents + int32(4))
+                    factor = k_factor * power_of_two(q_now)
+                    wait_for_scores()  # and for the last tile's gradients
+                    settle(s)
+                    if not scaled and empty_before != int32(0):
+                        arrive_as_warp(empty_before)
+                        arrive_as_warp(empty_before + int32(8))
+                    if query0 < all_first:
                         for j in range(8):
-                            log_sums = load_shared_pair(vectors + int32(32 * j))
                             for h in range(2):
-                                e = 4 * j + 2 * h
-                                shift = float32(p_shift) - log_sums[0]
-                                s[e] = exp2_approx(s[e] * factor + shift)
-                                shift = float32(p_shift) - log_sums[1]
-                                s[e + 1] = exp2_approx(s[e + 1] * factor + shift)
-                        pack_left(weights, s)
-                        settle(s)  # the exponentials come before the wait
+                                for i in range(2):
+                                    e = 4 * j + 2 * h + i
+                                    query = query0 + quad * int32(2) + int32(8 * j + i)
+                                    x = s[e] * factor
+                                    first = row + int32(8 * h) - offset
+                                    s[e] = x if query >= first else float32(-OUTSIDE)
+                        factor = float32(1)
+                    # p = 2^(s - lse), times 2^p_shift
+                    for j in range(8):
+                        log_sums = load_shared_pair(vectors + int32(32 * j))
+                        for h in range(2):
+                            e = 4 * j + 2 * h
+                            shift = float32(p_shift) - log_sums[0]
+                            s[e] = exp2_approx(s[e] * factor + shift)
+                            shift = float32(p_shift) - log_sums[1]
+                            s[e + 1] = exp2_approx(s[e + 1] * factor + shift)
+                    pack_left(weights, s)
+                    finish_first(s[29] + s[31])
+                    wait()
+                    settle(dp)
+
+                    # ds = p (dp - delta), in units of 2^unit
+                    before = int32(unit + q_exponent)
+                    if scaled:
+                        largest = base + int32(at_magnitudes) + stage * int32(8)
+                        bounds = load_shared_pair(largest)
+                        bound = int32(exponent_of(larger(bounds[0], bounds[1])) + int32(1))
+                        least = int32(v_exponent + dy_now + int32(DP_EXPONENT - 14))
+                        unit = max(unit, max(bound, least))
+                    else:
+                        unit = int32(0)
+                    to_unit = power_of_two(v_exponent + dy_now - unit - int32(p_shift))
+                    delta_unit = -power_of_two(-unit - int32(p_shift))
+                    for j in range(8):
+                        deltas = load_shared_pair(vectors + int32(32 * j + 4 * TILE))
+                        for h in range(2):
+                            e = 4 * j + 2 * h
+                            s[e] *= dp[e] * to_unit + deltas[0] * delta_unit
+                            s[e + 1] *= dp[e + 1] * to_unit + deltas[1] * delta_unit
+
+                    # dv += pᵀ dy, dk += dsᵀ q
+                    less_v = power_of_two(dy_exponent - dy_now)
+                    less_k = power_of_two(before - unit - q_now)
+                    tile_dy = queries + int32(tile_bytes)
+                    if split:
+                        gradient(dp, weights, tile_dy)
                         wait()
                         settle(dp)
-
-                        # ds = p (dp - delta), in units of 2^unit
-                        before = int32(unit + q_exponent)
+                        for e in range(32):
+                            out_v[e] = out_v[e] * less_v + dp[e]
+                        pack_left(weights, s)
+                        gradient(dp, weights, queries)
+                        wait()
+                        settle(dp)
+                        for e in range(32):
+                            out_k[e] = out_k[e] * less_k + dp[e]
+                    else:
+                        if scaled and (less_v != float32(1) or less_k != float32(1)):
+                            for e in range(32):
+                                out_v[e] *= less_v
+                                out_k[e] *= less_k
+                        gradient(out_v, weights, tile_dy)
+                        pack_left(ds_weights, s)
+                        gradient(out_k, ds_weights, queries)
                         if scaled:
-                            largest = base + int32(at_magnitudes) + stage * int32(8)
-                            bounds = load_shared_pair(largest)
-                            bound = int32(exponent_of(larger(bounds[0], bounds[1])) + int32(1))
-                            least = int32(v_exponent + dy_now + int32(DP_EXPONENT - 14))
-                            unit = max(unit, max(bound, least))
-                        else:
-                            unit = int32(0)
-                        to_unit = power_of_two(v_exponent + dy_now - unit - int32(p_shift))
-                        delta_unit = -power_of_two(-unit - int32(p_shift))
-                        for j in range(8):
-                            deltas = load_shared_pair(vectors + int32(32 * j + 4 * TILE))
-                            for h in range(2):
-                                e = 4 * j + 2 * h
-                                s[e] *= dp[e] * to_unit + deltas[0] * delta_unit
-                                s[e + 1] *= dp[e + 1] * to_unit + deltas[1] * delta_unit
-
-                        # dv += pᵀ dy, dk += dsᵀ q
-                        less_v = power_of_two(dy_exponent - dy_now)
-                        less_k = power_of_two(before - unit - q_now)
-                        tile_dy = queries + int32(tile_bytes)
-                        if split:
-                            gradient(dp, weights, tile_dy)
-                            wait()
-                            settle(dp)
-                            for e in range(32):
-                                out_v[e] = out_v[e] * less_v + dp[e]
-                            pack_left(weights, s)
-                            gradient(dp, weights, queries)
-                            wait()
-                            settle(dp)
-                            for e in range(32):
-                                out_k[e] = out_k[e] * less_k + dp[e]
-                        else:
-                            if scaled and (less_v != float32(1) or less_k != float32(1)):
-                                for e in range(32):
-                                    out_v[e] *= less_v
-                                    out_k[e] *= less_k
-                            gradient(out_v, weights, tile_dy)
-                            pack_left(ds_weights, s)
-                            gradient(out_k, ds_weights, queries)
                             wait()
                             settle(out_v)
                             settle(out_k)
-                        q_exponent, dy_exponent = q_now, dy_now
-                    arrive_as_warp(empty + int32(8))
-                    arrive_as_warp(empty)
+                    q_exponent, dy_exponent = q_now, dy_now
+                    if scaled:
+                        arrive_as_warp(empty + int32(8))
+                        arrive_as_warp(empty)
+                    empty_before = empty
                     stage, parity = next_stage(stage, parity)
                     tile = int32(tile + int32(1))
+                if not scaled:  # the last gradients ran on beside the next tile's scores
+                    wait()
+                    settle(out_v)
+                    settle(out_k)
+                    if empty_before != int32(0):
+                        arrive_as_warp(empty_before)
+                        arrive_as_warp(empty_before + int32(8))
                 arrive_as_warp(used)
                 buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 

@@ -59,7 +59,7 @@ from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_float, store_float
 from blutrain.cuda_kernels.ptx.half_pairs import load_shared_word, same_again
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
-from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
+from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
 DP_EXPONENT = 30 + 6  # |dp| < 2^36 in units of the operands' scales: 64 products below 2^30
@@ -106,6 +106,21 @@ def dq_kernel_sm90(form: Form) -> Any:
             total += a[0] * b[0] + a[1] * b[1]
         return sum_of_quad(total)
 
+    @cuda.jit(device=True, forceinline=True)
+    def hide(s, factor, key0, visible, all_visible):
+        """Where a tile has keys that not all see, hide them; the factor that is still to come."""
+        if key0 + int32(TILE) <= all_visible:
+            return factor
+        quad = int32(cuda.threadIdx.x) & int32(3)
+        for j in range(8):
+            for h in range(2):
+                for i in range(2):
+                    e = 4 * j + 2 * h + i
+                    key = key0 + quad * int32(2) + int32(8 * j + i)
+                    x = s[e] * factor
+                    s[e] = x if key < visible[h] else float32(-OUTSIDE)
+        return float32(1)
+
     @cuda.jit(launch_bounds=(THREADS, 1))
     def attention_dq_sm90_kernel(
         map_q,  # tensor maps of (D, Tq, H, B) and (D, Tk, H, B)
@@ -146,6 +161,7 @@ def dq_kernel_sm90(form: Form) -> Any:
             weights = cuda.local.array(32 if split else 16, int32)
             s = cuda.local.array(32, float32)
             dp = cuda.local.array(32, float32)
+            part = cuda.local.array(32, float32)
             out = cuda.local.array(32, float32)
             log_sum = cuda.local.array(2, float32)  # times log2(e)
             row_delta = cuda.local.array(2, float32)
@@ -163,9 +179,10 @@ def dq_kernel_sm90(form: Form) -> Any:
                 first_row = int32(row0 + group * int32(TILE))
                 row = int32(first_row + in_group)
                 tile, end = tiles_of(row0, n_keys, offset, causal)
-                group_visible, all_visible = n_keys, n_keys
+                group_end, all_visible = end, n_keys
                 if causal:
-                    group_visible = min(n_keys, int32(first_row + int32(TILE) + offset))
+                    seen = min(n_keys, int32(first_row + int32(TILE) + offset))
+                    group_end = int32((seen + int32(TILE - 1)) >> int32(6))
                     all_visible = min(n_keys, int32(first_row + offset + int32(1)))
                 of_matrix = int64(matrix) * int64(n_queries) * int64(4)
                 place_y, place_dy = place_of(y), place_of(dy)
@@ -198,86 +215,90 @@ def dq_kernel_sm90(form: Form) -> Any:
                 q_factor = float32(scale) * float32(LOG2_E) * power_of_two(q_exponent)
 
                 k_exponent = int32(LOWEST_EXPONENT if scaled else 0)
-                while tile < end:
+                empty_before = int32(0)
+                while tile < group_end:
                     base = same_again(base)
                     place = int32(stage * int32(2))
                     keys = base + int32(at_stream) + place * int32(tile_bytes)
                     exponents = base + int32(at_stream_exponents) + place * int32(4)
                     full = base + int32(at_stream_full) + place * int32(8)
-                    empty = base + int32(at_stream_empty) + place * int32(8)
-                    key0 = int32(tile * int32(TILE))
-                    seen = key0 < group_visible
+                    empty = int32(base + int32(at_stream_empty) + place * int32(8))
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
-                    if seen:
-                        # s = q kᵀ, in units of 1 / factor
-                        scores(s, queries, keys)
-                        # dp = dy vᵀ, in units of 2^(E of dy and v)
-                        scores(dp, queries + int32(2 * tile_bytes), keys + int32(tile_bytes))
-                        now, v_exponent = int32(0), int32(0)
-                        if scaled:
-                            now = load_shared_word(exponents)
-                            v_exponent = load_shared_word(exponents + int32(4))
-                        factor = q_factor * power_of_two(now)
-                        wait_for_scores()
-                        settle(s)
-                        if key0 + int32(TILE) > all_visible:
-                            for j in range(8):
-                                for h in range(2):
-                                    for i in range(2):
-                                        e = 4 * j + 2 * h + i
-                                        key = key0 + quad * int32(2) + int32(8 * j + i)
-                                        x = s[e] * factor
-                                        s[e] = x if key < visible[h] else float32(-OUTSIDE)
-                            factor = float32(1)
-                        for h in range(2):
-                            for j in range(8):
-                                for i in range(2):
-                                    e = 4 * j + 2 * h + i
-                                    s[e] = exp2_approx(s[e] * factor - log_sum[h])
-                        settle(s)  # the exponentials come before the wait
-                        wait()
-                        settle(dp)
+                    # s = q kᵀ, in units of 1 / factor, and dp = dy vᵀ, in units of 2^(E of dy and v)
+                    scores(s, queries, keys)
+                    scores(dp, queries + int32(2 * tile_bytes), keys + int32(tile_bytes))
+                    now, v_exponent = int32(0), int32(0)
+                    if scaled:
+                        now = load_shared_word(exponents)
+                        v_exponent = load_shared_word(exponents + int32(4))
+                    wait_for_scores()  # and for the last tile's product with its keys
+                    settle(s)
+                    if not scaled and tile > int32(0):
+                        arrive_as_warp(empty_before)
+                    key0 = int32(tile * int32(TILE))
+                    factor = q_factor * power_of_two(now)
+                    factor = hide(s, factor, key0, visible, all_visible)
+                    for h in range(2):
+                        for j in range(8):
+                            for i in range(2):
+                                e = 4 * j + 2 * h + i
+                                s[e] = exp2_approx(s[e] * factor - log_sum[h])
+                    finish_first(s[29] + s[31])
+                    wait()
+                    settle(dp)
                     arrive_as_warp(empty + int32(8))
-                    if seen:
-                        # ds = p (dp - delta), in units of 2^unit
-                        dp_exponent = int32(dy_exponent + v_exponent)
-                        for h in range(2):
-                            before = int32(unit[h] + k_exponent)
-                            if scaled:
-                                least = int32(dp_exponent + int32(DP_EXPONENT - 14))
-                                unit[h] = max(unit[h], least)
-                            else:
-                                unit[h] = int32(0)
-                            less[h] = power_of_two(before - unit[h] - now)
-                            to_unit = power_of_two(dp_exponent - unit[h])
-                            shift = -row_delta[h] * power_of_two(-unit[h])
-                            for j in range(8):
+
+                    # ds = p (dp - delta), in units of 2^unit
+                    dp_exponent = int32(dy_exponent + v_exponent)
+                    for h in range(2):
+                        before = int32(unit[h] + k_exponent)
+                        if scaled:
+                            least = int32(dp_exponent + int32(DP_EXPONENT - 14))
+                            unit[h] = max(unit[h], least)
+                        else:
+                            unit[h] = int32(0)
+                        less[h] = power_of_two(before - unit[h] - now)
+                        to_unit = power_of_two(dp_exponent - unit[h])
+                        shift = -row_delta[h] * power_of_two(-unit[h])
+                        for j in range(8):
+                            for i in range(2):
+                                e = 4 * j + 2 * h + i
+                                s[e] *= dp[e] * to_unit + shift
+                                if scaled and not split:
+                                    out[e] *= less[h]
+                    k_exponent = now
+                    pack_left(weights, s)
+                    # dq += ds k; what has no scales runs on beside the next tile's scores
+                    if split:
+                        gradient(part, weights, keys)
+                        wait()
+                        settle(part)
+                        for j in range(8):
+                            for h in range(2):
                                 for i in range(2):
                                     e = 4 * j + 2 * h + i
-                                    s[e] *= dp[e] * to_unit + shift
-                        k_exponent = now
-                        pack_left(weights, s)
-                        # dq += ds k
-                        if split:
-                            gradient(dp, weights, keys)
-                            wait()
-                            settle(dp)
-                            for j in range(8):
-                                for h in range(2):
-                                    for i in range(2):
-                                        e = 4 * j + 2 * h + i
-                                        out[e] = out[e] * less[h] + dp[e]
-                        else:
-                            if scaled:
-                                for j in range(8):
-                                    for h in range(2):
-                                        for i in range(2):
-                                            out[4 * j + 2 * h + i] *= less[h]
-                            gradient(out, weights, keys)
+                                    out[e] = out[e] * less[h] + part[e]
+                        arrive_as_warp(empty)
+                    else:
+                        gradient(out, weights, keys)
+                        if scaled:
                             wait()
                             settle(out)
-                    arrive_as_warp(empty)
+                            arrive_as_warp(empty)
+                    empty_before = empty
+                    stage, parity = next_stage(stage, parity)
+                    tile = int32(tile + int32(1))
+                if not scaled:
+                    wait()
+                    settle(out)
+                    arrive_as_warp(empty_before)
+                # Tiles that the other warpgroup alone sees.
+                while tile < end:
+                    for i in range(2):
+                        place = int32(stage * int32(2) + int32(i))
+                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
+                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
                     stage, parity = next_stage(stage, parity)
                     tile = int32(tile + int32(1))
                 arrive_as_warp(used)

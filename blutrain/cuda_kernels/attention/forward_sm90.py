@@ -59,7 +59,7 @@ from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import store_float
 from blutrain.cuda_kernels.ptx.half_pairs import larger, load_shared_word, same_again
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
-from blutrain.cuda_kernels.ptx.tile_product import hold, tile_product
+from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
 HIDDEN = -1e30  # a score that is not seen, and a maximum before any was: differences are numbers
@@ -255,7 +255,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                     arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
                     factor = hide(s, factor, tile * int32(TILE), visible, all_visible)
                     soften(s, most, total, fade, factor)
-                    settle(s)  # the exponentials come before the wait
+                    finish_first(total[0] + total[1])
                     wait()
                     settle(part)
                     arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))

@@ -228,6 +228,9 @@ def loader(shared: Shared) -> Any:
         # The shuffle tells the compiler that it is the same for a whole warp.
         group = int32(cuda.shfl_sync(FULL_MASK, int32(t >> int32(7)), 0))
         leader = t & int32(127) == int32(0)
+        if not converted:
+            if not (vectors and group == int32(0)) and t & int32(127) >= int32(32):
+                return  # one thread asks, one warp goes over the tiles with it
         if leader:
             for i in range(4):
                 tensor_map_acquire(maps[i])

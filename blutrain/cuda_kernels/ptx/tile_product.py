@@ -25,6 +25,8 @@ from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
+from blutrain.cuda_kernels.ptx.instruction import instruction
+
 _f32, _i32, _i64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 
 ROW = 128  # bytes of a swizzled row: 64 elements
@@ -156,6 +158,18 @@ def tile_product(
         return types.void(sums, a if left is None else types.int32, types.int32), codegen
 
     return multiply
+
+
+finish_first = instruction(
+    "finish_first",
+    "{ .reg .pred p; setp.eq.f32 p, $0, 0fFF800000; vote.sync.any.pred p, p, 0xffffffff; "
+    "@!p bra done; bar.warp.sync 0xffffffff; done: }",
+    "f,~{memory}",
+    types.void,
+    (types.float32,),
+    doc="(x): have x computed before what follows, a wait above all, though nothing depends on it: "
+    "the assembler moves waits ahead of arithmetic, but not across a branch. x is never -inf.",
+)
 
 
 @cache
