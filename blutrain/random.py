@@ -7,7 +7,8 @@ be made again in the backward pass from the same pair instead of being kept.
 
 from __future__ import annotations
 
-from blutrain.errors import ShapeError, message
+from blutrain.device.stream import here
+from blutrain.errors import DeviceError, ShapeError, message
 
 _seed = 0
 _offset = 0
@@ -33,8 +34,16 @@ def next_offset(n: int) -> tuple[int, int]:
 
     Returns:
         (seed, offset): the key and the first counter, for a kernel.
+
+    Raises:
+        DeviceError: a graph is being captured: it would keep the offset, and every replay would
+            draw the same numbers.
     """
     global _offset
+    if here.capture is not None:
+        wrong = "random numbers cannot be captured: every replay would draw the same"
+        do = "draw them before the capture, into a tensor that it reads; set dropout's p to 0"
+        raise DeviceError(message("random", wrong, do=do))
     first = _offset
     _offset += (n + 3) // 4
     return _seed, first

@@ -6,16 +6,16 @@
     graph.replay()               # all of it runs, on the memory that it was captured with
 
 A replay does the same work on the same addresses, with the same scalars: what changes from one
-replay to the next must be in device memory. A number that the host counts up, such as the offset of
-the random numbers or the step of an optimizer, is frozen as it was during the capture.
+replay to the next must be in device memory. A number that the host counts up, such as the step of
+an optimizer, is frozen as it was during the capture; random numbers are refused for that reason.
 
 Memory that is allocated inside comes from a private pool, which stays reserved while the graph
 lives, so the addresses remain its own. Tensors from outside must be kept alive by their owner.
 
 On the cuda target the driver captures a stream of its own (`cuStreamBeginCapture`, thread-local:
 other threads go on as they like). On the cpu target the launches themselves are kept in a list.
-What cannot be captured is the same on both: anything that waits for the device or moves data from
-or to the host raises `DeviceError`.
+What cannot be captured is the same on both: anything that waits for the device, moves data from
+or to the host, or draws random numbers raises `DeviceError`.
 """
 
 from __future__ import annotations

@@ -162,6 +162,20 @@ def test_what_waits_for_the_device_cannot_be_captured(name, forbidden):
     synchronize()
 
 
+@pytest.mark.parametrize("draw", [lambda x: bt.dropout(x, 0.5), lambda x: bt.rand(3)])
+def test_random_numbers_cannot_be_captured(draw):
+    x, before = bt.ones(3), bt.random.get_state()
+    says = "random: random numbers cannot be captured: every replay would draw the same; draw them"
+    with pytest.raises(DeviceError, match=says), bt.capture_graph():
+        draw(x)
+    assert bt.random.get_state() == before
+    assert here.capture is None
+    with bt.capture_graph() as graph:
+        y = bt.dropout(x, 0.5, training=False) + 1
+    graph.replay()
+    assert y.numpy().tolist() == [2.0] * 3
+
+
 def test_a_capture_within_a_capture():
     says = "one capture cannot contain another"
     with pytest.raises(DeviceError, match=says), bt.capture_graph(), bt.capture_graph():
