@@ -1,7 +1,7 @@
 """Random kernels, run by the compiled executor and by an interpreter of single threads.
 
-Their results must agree to the last bit. Many more than the test suite has time for:
-`python tests/cpu_executor/fuzz.py --kernels 2000`.
+Their integers must agree to the last bit, floating-point numbers to float32's precision. Many
+more than the test suite has time for: `python tests/cpu_executor/fuzz.py --kernels 2000`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from cpu_executor.writer import Writer
 
 from blutrain.device import cpu
 
+Array = np.ndarray[Any, Any]
+
 
 def module_of(text: str, filename: str) -> dict[str, Any]:
     """Execute a module that is in no file, so that its source can still be found."""
@@ -41,6 +43,17 @@ OPTIONS = (
 )
 
 
+def _compare(expected: Sequence[Array], got: Sequence[Array]) -> str:
+    """Where two kernels' results differ; "" if nowhere."""
+    for a, b in zip(expected, got, strict=True):
+        # Numbers from 0 to 2, perhaps in float32 in the kernel and always in float64 in Python.
+        same = np.abs(a - b) < 1e-4 if a.dtype == np.float64 else a == b
+        if not same.all():
+            where = np.argwhere(~same)
+            return f"{len(where)} {a.dtype} of {a.size} differ, last index {set(where[:, -1])}"
+    return ""
+
+
 def check(seed: int, ways: Sequence[cpu.Options] = OPTIONS) -> str:
     """Compare executor and interpreter on one random kernel; gives "" or what is wrong."""
     writer = Writer(seed)
@@ -48,28 +61,28 @@ def check(seed: int, ways: Sequence[cpu.Options] = OPTIONS) -> str:
     data = np.random.default_rng(seed).integers(0, 100, n_threads)
     n = seed % 5 + 1
 
-    def outputs() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        return np.zeros((N_BLOCKS, n_threads, 7), np.int64), np.zeros((N_BLOCKS, 300), np.int64)
+    def outputs() -> list[Array]:
+        shapes = ((N_BLOCKS, n_threads, 7), (N_BLOCKS, 300), (N_BLOCKS, n_threads, 4), (8,))
+        kinds = (np.int64, np.int64, np.float64, np.int64)
+        return [np.zeros(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
     order = list(range(n_threads))
     expected = outputs()
-    interpret(text, writer.block, (data.tolist(), n, *expected), order)
+    interpret(text, writer.grid, writer.block, (data.tolist(), n, *expected), order)
     other = outputs()
     random.Random(seed).shuffle(order)
-    interpret(text, writer.block, (data.tolist(), n, *other), order)
-    for a, b in zip(expected, other, strict=True):
-        assert (a == b).all(), f"kernel {seed} has a race"
+    interpret(text, writer.grid, writer.block, (data.tolist(), n, *other), order)
+    assert _compare(expected, other) == "", f"kernel {seed} has a race"
     kernel = module_of(text, f"<fuzz {seed}>")["kernel"]
     for options in ways:
         got = outputs()
         try:
-            cpu.run(kernel, N_BLOCKS, writer.block, data, n, *got, options=options)
+            cpu.run(kernel, writer.grid, writer.block, data, n, *got, options=options)
         except Exception:
             return f"{options}: {traceback.format_exc(limit=-2)}"
-        for a, b in zip(expected, got, strict=True):
-            if not (a == b).all():
-                where = np.argwhere(a != b)
-                return f"{options}: {len(where)} of {a.size} differ, last index {set(where[:, -1])}"
+        wrong = _compare(expected, got)
+        if wrong:
+            return f"{options}: {wrong}"
     return ""
 
 

@@ -7,9 +7,13 @@ one after another, in any order that one likes.
 from __future__ import annotations
 
 import ast
+import math
+import operator
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 WARP = 32
 N_BLOCKS = 2
@@ -39,7 +43,8 @@ def _generators(text: str) -> dict[str, Any]:
     """The functions of a module as generator functions."""
     module = ast.parse(text)
     namespace: dict[str, Any] = {
-        "F": 0xFFFFFFFF, "FEW": 3, "int64": int, "int32": int, "float64": float,
+        "F": 0xFFFFFFFF, "FEW": 3, "int64": int, "int32": int, "uint32": int, "float64": float,
+        "float32": float, "math": math,
     }  # fmt: skip
     for f in [s for s in module.body if isinstance(s, ast.FunctionDef)]:
         f.decorator_list = []
@@ -56,23 +61,56 @@ def _generators(text: str) -> dict[str, Any]:
     return namespace
 
 
+def _update(combine: Callable[[int, int], int]) -> Any:
+    def atomic(array: Any, index: Any, value: int) -> None:
+        place = index[0] if isinstance(index, tuple) else index
+        array[place] = combine(array[place], value)
+
+    return staticmethod(atomic)
+
+
+class _Atomic:
+    """`cuda.atomic`; what the functions give is the old value, which no kernel here reads."""
+
+    add = _update(operator.add)
+    sub = _update(operator.sub)
+    max = _update(max)
+    min = _update(min)
+    and_ = _update(operator.and_)
+    or_ = _update(operator.or_)
+    xor = _update(operator.xor)
+    inc = _update(lambda old, top: 0 if old >= top else old + 1)
+    dec = _update(lambda old, top: top if old == 0 or old > top else old - 1)
+    exch = _update(lambda old, new: new)
+
+    @staticmethod
+    def cas(array: Any, index: int, old: int, new: int) -> None:
+        """The new value where the old one is the given."""
+        if array[index] == old:
+            array[index] = new
+
+
 class _Cuda:
     """The `cuda` of one thread."""
 
     def __init__(
-        self, thread: tuple[int, int, int], block: int, shape: tuple[int, int, int]
+        self,
+        thread: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shape: tuple[int, int, int],
+        grid: tuple[int, int, int],
     ) -> None:
         point = ("x", "y", "z")
-        self.threadIdx = types.SimpleNamespace(**dict(zip(point, thread, strict=True)))
-        self.blockIdx = types.SimpleNamespace(x=block)
-        self.blockDim = types.SimpleNamespace(**dict(zip(point, shape, strict=True)))
-        self.gridDim = types.SimpleNamespace(x=N_BLOCKS)
-        self.atomic = self
+        self.threadIdx, self.blockIdx, self.blockDim, self.gridDim = (
+            types.SimpleNamespace(**dict(zip(point, extents, strict=True)))
+            for extents in (thread, block, shape, grid)
+        )
+        self.atomic = _Atomic
 
     @staticmethod
-    def add(array: list[int], index: int, value: int) -> None:
-        """An atomic addition."""
-        array[index] += value
+    def fma(a: float, b: float, c: float) -> float:
+        """a * b + c; the product's own rounding is far below what is compared."""
+        return a * b + c
 
     @staticmethod
     def popc(x: int) -> int:
@@ -138,15 +176,24 @@ def _run_block(threads: list[Iterator[Any]], order: Sequence[int]) -> None:
             running = list(order)
 
 
+def _places(extents: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    """All threads of a block, or blocks of a grid, in CUDA's order."""
+    nx, ny, nz = extents
+    return [(x, y, z) for z in range(nz) for y in range(ny) for x in range(nx)]
+
+
 def interpret(
-    text: str, block: tuple[int, int, int], arguments: Sequence[Any], order: Sequence[int]
+    text: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    arguments: Sequence[Any],
+    order: Sequence[int],
 ) -> None:
     """Run a kernel's threads one by one, in the given order between any two meetings."""
     namespace = _generators(text)
-    bx, by, bz = block
-    for b in range(N_BLOCKS):
-        shared = {"s": [0] * (bx * by * bz), "hist": [0] * 8}
-        places = [(x, y, z) for z in range(bz) for y in range(by) for x in range(bx)]
-        kernel = namespace["kernel"]
-        threads = [kernel(*arguments, _Cuda(place, b, block), shared) for place in places]
+    kernel, places = namespace["kernel"], _places(block)
+    for b in _places(grid):
+        shared = {"s": [0] * len(places), "hist": [0] * 8, "counts": [0] * 8,
+                  "m": np.zeros((len(places), 4))}  # fmt: skip
+        threads = [kernel(*arguments, _Cuda(place, b, block, grid), shared) for place in places]
         _run_block(threads, order)

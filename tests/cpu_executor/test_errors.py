@@ -96,12 +96,15 @@ def test_refused(kernel):
 @pytest.mark.parametrize(
     "grid, block, options, says",
     [
-        (0, 32, {}, "grid must be 1 to 3 extents of at least 1"),
-        (1, 0, {}, "block must be"),
-        ((1, 1, 1, 1), 1, {}, "grid must be"),
-        (1, 2048, {}, "at most 1024 threads"),
-        (1, (64, 64), {}, "at most 1024 threads"),
-        (1, 32, {"shared": 1 << 20}, "shared must be from 0 to"),
+        (0, 32, {}, "grid must be between 1 and .*, got 0; launch nothing for an empty problem"),
+        ((4, 70_000), 32, {}, r"grid must be between 1 and .*, got \(4, 70000\)"),
+        (1.5, 32, {}, "grid must be an int or up to three of them, got 1.5"),
+        (1, 0, {}, "block must be between 1"),
+        ((1, 1, 1, 1), 1, {}, "grid must be an int or up to three"),
+        (1, 2048, {}, "block must be between 1"),
+        (1, (64, 64), {}, r"at most 1024 threads, got \(64, 64, 1\), which has 4096; use more"),
+        (1, 32, {"shared": 1 << 20}, "shared must be at most 232448 bytes.*got 1048576"),
+        (1, 32, {"shared": -1}, "shared must be a number of bytes, got -1"),
     ],
 )
 def test_geometry(grid, block, options, says):

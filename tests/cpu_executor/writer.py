@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 WARP = 32
+GRIDS = ((2, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))
 BLOCKS = (
     (64, 1, 1), (64, 1, 1), (128, 1, 1), (48, 1, 1), (16, 4, 1), (8, 4, 2), (32, 3, 1), (32, 2, 2),
 )  # fmt: skip
@@ -71,7 +72,7 @@ def apply(op, v, k):
 
 
 @cuda.jit
-def kernel(x, n, y, z):
+def kernel(x, n, y, z, w, total):
 """
 
 
@@ -85,6 +86,7 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.block = self.random.choice(BLOCKS)
+        self.grid = self.random.choice(GRIDS)
         self.n_threads = int(np.prod(self.block))
         self.has_warps = self.n_threads % WARP == 0
         # Warps that never meet each other: no barrier, no shared memory.
@@ -105,14 +107,21 @@ class Writer:
             f"t = {place}",
             "lane = t % 32" if self.random.random() < 0.5 else "lane = t & 31",
             "warp = t // 32" if self.random.random() < 0.5 else "warp = t >> 5",
-            "block = cuda.blockIdx.x",
+            f"block = cuda.blockIdx.{'xyz'[self.grid.index(2)]}",
             "u = 1", "v = 2", "i0 = 0",
             "a = x[t]", "b = t * 3", "c = b * 7 + lane", "g = a * 0.5",
             "for k in range(4):", "    q[k] = k * t",
+            f"r = cuda.local.array(4, {self.pick('float32', 'float64')})",
+            f"e = cuda.local.array(4, {self.pick('float32', 'float64')})",
+            f"f = {self.pick('float32', 'float64')}(lane) / 32",
+            "h = x[t] * 0.01",
+            "for k in range(4):", "    r[k] = (x[(t + k) % 48] & 7) * 0.25", "    e[k] = 0.5",
         ]  # fmt: skip
         if not self.apart:
             n = self.n_threads
-            shared = [f"s = cuda.shared.array({n}, int64)", "hist = cuda.shared.array(8, int32)"]
+            shared = [f"s = cuda.shared.array({n}, int64)", "hist = cuda.shared.array(8, int32)",
+                      "counts = cuda.shared.array(8, uint32)",
+                      f"m = cuda.shared.array(({n}, 4), float32)"]  # fmt: skip
             lines = shared + lines
         elif self.random.random() < 0.5:
             lines += ["lane = cuda.threadIdx.x", "warp = cuda.threadIdx.y + cuda.threadIdx.z * 2"]
@@ -123,6 +132,8 @@ class Writer:
             lines += self.several("warp" if self.apart else "block", 0, 6)
         lines += [f"y[block, t, {k}] = {e}" for k, e in enumerate(
             ("a", "b", "c", "u * 16 + v", "i0", "int64(g * 2)", "q[1] + q[2]"))]  # fmt: skip
+        lines += [f"w[block, t, {k}] = {e}" for k, e in enumerate(
+            ("f", "h", "r[0] + r[3]", "e[0] + e[1] + e[2] + e[3]"))]  # fmt: skip
         return _HEAD + "\n".join("    " + line for line in lines) + "\n"
 
     # Pieces --------------------------------------------------------------------------------------
@@ -174,12 +185,14 @@ class Writer:
     def statement(self, context: str, depth: int) -> list[str]:
         """One random statement, as lines."""
         self.budget -= 1
-        kinds = [self.plain] * 4 + [self.calls]
+        kinds = [self.plain] * 4 + [self.calls] + [self.real] * 2 + [self.total]
         if context in ("block", "warp") and self.has_warps:
-            kinds += [self.shuffle] * 2 + [self.warp_vote, self.lazy]
+            kinds += [self.shuffle] * 2 + [self.warp_vote, self.lazy, self.real_shuffle]
         if context == "block":
             kinds += [self.exchange, self.block_vote, self.uniform, self.histogram, self.meeting]
+            kinds += [self.counting, self.softmax]
         if depth < 3 and self.budget > 0:
+            kinds += [self.nest] * 2
             kinds += [self.thread_if, self.thread_loop, self.strided]
             if context in ("block", "warp") and self.has_warps:
                 kinds += [self.warp_if, self.warp_loop]
@@ -200,6 +213,94 @@ class Writer:
             f"{v} = q[{w} & 3]",
             f"g = float64({v}) * 0.5 + float64({w})",
             f"q[1], q[2] = q[2], {v}",
+        )]  # fmt: skip
+
+    def floating(self, depth: int = 0) -> str:
+        """A floating-point number from 0 to 2; one that forgets its operands' rounding errors."""
+        if depth > 2 or self.random.random() < 0.2:
+            return self.pick("f", "h", "r[0]", "r[3]", "e[1]", "0.5", "(a & 7) * 0.25", "r[t & 3]")
+        x, y = self.floating(depth + 1), self.floating(depth + 1)
+        return self.pick(
+            f"math.exp(-({x}))", f"math.sqrt({x} + 1)", f"abs({x} - {y})", f"max({x}, {y})",
+            f"min({x}, {y})", f"cuda.fma({x}, 0.25, {y} * 0.5)", f"math.log1p({x})",
+            f"math.tanh({x})", f"(math.sin({x}) + 1)", f"(math.cos({x}) + 1)",
+            f"({x} + {y}) * 0.5", f"({x} * {y}) * 0.5", f"{x} / ({y} + 1)",
+            f"math.floor(a * 0.01 + 0.005 - (a // 100)) + {x}", f"math.fabs({x} - 1)",
+            f"({x} if {self.test()} else {y})",
+        )  # fmt: skip
+
+    def real(self, context: str, depth: int) -> list[str]:
+        """Arithmetic of floating-point numbers."""
+        target = self.pick("f", "h", "r[0]", "r[t % 4]", "e[1]", "r[-1]")
+        return [self.pick(f"{target} = {self.floating()}",
+                          f"{target} = {target} * 0.5 + ({self.floating()}) * 0.5")]  # fmt: skip
+
+    def real_shuffle(self, context: str, depth: int) -> list[str]:
+        """A floating-point value from another lane."""
+        kind, k = self.pick("xor", "down", "up"), self.pick("1", "4", "16")
+        v = self.pick("f", "h")
+        return [f"{v} = ({v} + cuda.shfl_{kind}_sync(F, {v}, {k})) * 0.5"]
+
+    def nest(self, context: str, depth: int) -> list[str]:
+        """A loop with a function of `math` before an inner loop: one that may be split."""
+        j, p, d = self.fresh("j"), self.fresh("p"), self.fresh("d")
+        turns = self.pick("4", "4", "3", "n", "1, 4")
+        head = [f"for {j} in range({turns}):"] if self.random.random() < 0.8 else [
+            f"for {j} in range(t & 3):"]  # fmt: skip
+        source = self.pick("r", "r", "e")
+        function = self.pick("exp", "exp", "tanh", "log1p")
+        sign = "-" if function == "exp" else ""
+        body = [f"{p} = math.{function}({sign}{source}[{j} & 3])"]
+        body += [self.pick(f"f = f * 0.5 + {p} * 0.25", f"{p} += {self.pick('f', 'h')} * 0.1",
+                           f"h = max(h, {p})", f"r[{j} & 3] = {p}", f"c = (c + {j}) & 1023",
+                           f"if {self.test()}:\n    {p} = 0.25")]  # fmt: skip
+        other = self.pick("r", "r", "e", "x")
+        index = f"({j} + {d}) & 3"
+        term = f"{other}[{index}]" if other != "x" else f"(x[{index}] & 1)"
+        body += [f"for {d} in range({self.pick('4', '4', 'n & 3')}):",
+                 f"    e[{d}] = e[{d}] * 0.5 + {p} * {term} * 0.25"]  # fmt: skip
+        if self.random.random() < 0.2:
+            body += [f"    if {self.test()}:", f"        {self.pick('break', 'continue', 'a = 7')}",
+                     f"    b = (b + {d}) & 63"]  # fmt: skip
+        if self.random.random() < 0.15:
+            body += [self.pick("f *= 0.5", f"u = {j}" if context == "block" else "c = b")]
+        lines = [line for part in body for line in part.split("\n")]
+        return head + ["    " + line for line in lines]
+
+    def softmax(self, context: str, depth: int) -> list[str]:
+        """A product with a row of probabilities, over rows in shared memory."""
+        k = self.random.randint(0, self.n_threads - 4)
+        return ["cuda.syncthreads()", "for k in range(4):", "    m[t, k] = r[k]",
+                "cuda.syncthreads()", "h = 0.0", "for k in range(4):", "    e[k] *= 0.125",
+                "for j in range(4):", f"    p = math.exp(-m[{k} + j, j] - f)", "    h += p * 0.25",
+                "    for d in range(4):", f"        e[d] += p * m[{k} + j, d] * 0.125"]  # fmt: skip
+
+    def counting(self, context: str, depth: int) -> list[str]:
+        """Atomics of every kind in shared memory, whose result no order changes."""
+        v, k = self.variable(), self.pick("t & 7", "a & 7", "lane & 3", "0")
+        kind = self.pick("add", "sub", "max", "min", "and_", "or_", "xor", "inc", "dec", "cas",
+                         "exch")  # fmt: skip
+        array = "counts" if kind in ("inc", "dec") else "hist"
+        call = {
+            "inc": "cuda.atomic.inc(counts, KEY, uint32(11))",
+            "dec": "cuda.atomic.dec(counts, KEY, uint32(13))",
+            "cas": f"cuda.atomic.cas(hist, KEY, 3, {self.pick('9', 'n')})",
+            "exch": "cuda.atomic.exch(hist, KEY, n)",
+        }.get(kind, f"cuda.atomic.{kind}(hist, KEY, {v} & 127)")
+        test = [f"if {self.test()}:"] if self.random.random() < 0.5 else ["if True:"]
+        start = self.pick("3", "t", "85")
+        return ["cuda.syncthreads()", "if t < 8:", f"    {array}[t] = {start}",
+                "cuda.syncthreads()", *test, "    " + call.replace("KEY", k),
+                "cuda.syncthreads()", f"{self.variable()} += {array}[t & 7] & 255"]  # fmt: skip
+
+    def total(self, context: str, depth: int) -> list[str]:
+        """Atomics in global memory, of all blocks; nobody reads what they give."""
+        # One kind for each element, so that no order changes the result.
+        v = self.variable()
+        return [self.pick(
+            f"cuda.atomic.add(total, {v} & 1, {v})", f"cuda.atomic.max(total, 2, {v})",
+            f"cuda.atomic.min(total, 3 + (t & 1), -{v})", f"cuda.atomic.xor(total, 5, {v})",
+            f"cuda.atomic.or_(total, 6, {v})", f"cuda.atomic.sub(total, (7,), {v})",
         )]  # fmt: skip
 
     def calls(self, context: str, depth: int) -> list[str]:
@@ -298,7 +399,7 @@ class Writer:
             start, step = "lane", "32"
         body = [f"a = (a + x[{j} % {n}] * {j}) & 1023",
                 self.pick(f"c += {j} & 3", f"if x[{j} % {n}] > 50:\n        b += 1",
-                          f"for e in range(2):\n        q[e] += {j}")]  # fmt: skip
+                          f"for o in range(2):\n        q[o] += {j}")]  # fmt: skip
         if start == "t" and context != "thread" and step == str(n):
             body.append(f"z[block, {j}] = {self.pick('a', 'c')} + {j}")
         lines = [f"for {j} in range({start}, {self.pick('150', 'n * 31', '20')}, {step}):"]
