@@ -9,6 +9,8 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
+from cpu_executor.writer_atomics import Atomics
+from cpu_executor.writer_reals import Reals
 
 WARP = 32
 GRIDS = ((2, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2))
@@ -76,7 +78,7 @@ def kernel(x, n, y, z, w, total):
 """
 
 
-class Writer:
+class Writer(Reals, Atomics):
     """Writes one random kernel.
 
     A statement may stand in one of three contexts: "block" (all threads of the block are there),
@@ -136,41 +138,6 @@ class Writer:
             ("f", "h", "r[0] + r[3]", "e[0] + e[1] + e[2] + e[3]"))]  # fmt: skip
         return _HEAD + "\n".join("    " + line for line in lines) + "\n"
 
-    # Pieces --------------------------------------------------------------------------------------
-
-    def pick(self, *choices: str) -> str:
-        """One of several."""
-        return self.random.choice(choices)
-
-    def fresh(self, prefix: str) -> str:
-        """A new name."""
-        self.names += 1
-        return f"{prefix}{self.names}"
-
-    def variable(self) -> str:
-        """A variable that differs between threads."""
-        return self.pick("a", "b", "c")
-
-    def value(self, depth: int = 0) -> str:
-        """An integer expression."""
-        if depth > 2 or self.random.random() < 0.3:
-            plain = ("a", "b", "c", "t", "lane", "u", "i0", "3", "n", "FEW", "int64(g)")
-            return self.pick(*plain, "x[-1]", "q[a & 3]", "min(a, b)", "max(c, 5)", "x[b % 7]")
-        if self.random.random() < 0.1:
-            return f"({self.value(depth + 1)} if {self.test()} else {self.value(depth + 1)})"
-        return f"({self.value(depth + 1)} {self.pick(*'+-*^&')} {self.value(depth + 1)})"
-
-    def test(self) -> str:
-        """A condition that differs between threads."""
-        simple = ("t % 3 == 0", "a > c", "(a & 1) == 0", "t < n", "lane > 7", "b % 5 < 2")
-        both = ("t % 2 == 0 and a > 9", "not (t > 9 or b < 20)", "t + 3 < n * 9")
-        return self.pick(*simple, *both)
-
-    def block_test(self) -> str:
-        """A condition that is the same in a block."""
-        return self.pick("n > 2", "u % 2 == 0", "v > 1", "n % 2 == 1", "x[0] > 50", "block == 0",
-                         f"x[u % {self.n_threads}] % 2 == v % 2")  # fmt: skip
-
     def several(self, context: str, depth: int, n: int | None = None) -> list[str]:
         """Some statements."""
         out: list[str] = []
@@ -213,94 +180,6 @@ class Writer:
             f"{v} = q[{w} & 3]",
             f"g = float64({v}) * 0.5 + float64({w})",
             f"q[1], q[2] = q[2], {v}",
-        )]  # fmt: skip
-
-    def floating(self, depth: int = 0) -> str:
-        """A floating-point number from 0 to 2; one that forgets its operands' rounding errors."""
-        if depth > 2 or self.random.random() < 0.2:
-            return self.pick("f", "h", "r[0]", "r[3]", "e[1]", "0.5", "(a & 7) * 0.25", "r[t & 3]")
-        x, y = self.floating(depth + 1), self.floating(depth + 1)
-        return self.pick(
-            f"math.exp(-({x}))", f"math.sqrt({x} + 1)", f"abs({x} - {y})", f"max({x}, {y})",
-            f"min({x}, {y})", f"cuda.fma({x}, 0.25, {y} * 0.5)", f"math.log1p({x})",
-            f"math.tanh({x})", f"(math.sin({x}) + 1)", f"(math.cos({x}) + 1)",
-            f"({x} + {y}) * 0.5", f"({x} * {y}) * 0.5", f"{x} / ({y} + 1)",
-            f"math.floor(a * 0.01 + 0.005 - (a // 100)) + {x}", f"math.fabs({x} - 1)",
-            f"({x} if {self.test()} else {y})",
-        )  # fmt: skip
-
-    def real(self, context: str, depth: int) -> list[str]:
-        """Arithmetic of floating-point numbers."""
-        target = self.pick("f", "h", "r[0]", "r[t % 4]", "e[1]", "r[-1]")
-        return [self.pick(f"{target} = {self.floating()}",
-                          f"{target} = {target} * 0.5 + ({self.floating()}) * 0.5")]  # fmt: skip
-
-    def real_shuffle(self, context: str, depth: int) -> list[str]:
-        """A floating-point value from another lane."""
-        kind, k = self.pick("xor", "down", "up"), self.pick("1", "4", "16")
-        v = self.pick("f", "h")
-        return [f"{v} = ({v} + cuda.shfl_{kind}_sync(F, {v}, {k})) * 0.5"]
-
-    def nest(self, context: str, depth: int) -> list[str]:
-        """A loop with a function of `math` before an inner loop: one that may be split."""
-        j, p, d = self.fresh("j"), self.fresh("p"), self.fresh("d")
-        turns = self.pick("4", "4", "3", "n", "1, 4")
-        head = [f"for {j} in range({turns}):"] if self.random.random() < 0.8 else [
-            f"for {j} in range(t & 3):"]  # fmt: skip
-        source = self.pick("r", "r", "e")
-        function = self.pick("exp", "exp", "tanh", "log1p")
-        sign = "-" if function == "exp" else ""
-        body = [f"{p} = math.{function}({sign}{source}[{j} & 3])"]
-        body += [self.pick(f"f = f * 0.5 + {p} * 0.25", f"{p} += {self.pick('f', 'h')} * 0.1",
-                           f"h = max(h, {p})", f"r[{j} & 3] = {p}", f"c = (c + {j}) & 1023",
-                           f"if {self.test()}:\n    {p} = 0.25")]  # fmt: skip
-        other = self.pick("r", "r", "e", "x")
-        index = f"({j} + {d}) & 3"
-        term = f"{other}[{index}]" if other != "x" else f"(x[{index}] & 1)"
-        body += [f"for {d} in range({self.pick('4', '4', 'n & 3')}):",
-                 f"    e[{d}] = e[{d}] * 0.5 + {p} * {term} * 0.25"]  # fmt: skip
-        if self.random.random() < 0.2:
-            body += [f"    if {self.test()}:", f"        {self.pick('break', 'continue', 'a = 7')}",
-                     f"    b = (b + {d}) & 63"]  # fmt: skip
-        if self.random.random() < 0.15:
-            body += [self.pick("f *= 0.5", f"u = {j}" if context == "block" else "c = b")]
-        lines = [line for part in body for line in part.split("\n")]
-        return head + ["    " + line for line in lines]
-
-    def softmax(self, context: str, depth: int) -> list[str]:
-        """A product with a row of probabilities, over rows in shared memory."""
-        k = self.random.randint(0, self.n_threads - 4)
-        return ["cuda.syncthreads()", "for k in range(4):", "    m[t, k] = r[k]",
-                "cuda.syncthreads()", "h = 0.0", "for k in range(4):", "    e[k] *= 0.125",
-                "for j in range(4):", f"    p = math.exp(-m[{k} + j, j] - f)", "    h += p * 0.25",
-                "    for d in range(4):", f"        e[d] += p * m[{k} + j, d] * 0.125"]  # fmt: skip
-
-    def counting(self, context: str, depth: int) -> list[str]:
-        """Atomics of every kind in shared memory, whose result no order changes."""
-        v, k = self.variable(), self.pick("t & 7", "a & 7", "lane & 3", "0")
-        kind = self.pick("add", "sub", "max", "min", "and_", "or_", "xor", "inc", "dec", "cas",
-                         "exch")  # fmt: skip
-        array = "counts" if kind in ("inc", "dec") else "hist"
-        call = {
-            "inc": "cuda.atomic.inc(counts, KEY, uint32(11))",
-            "dec": "cuda.atomic.dec(counts, KEY, uint32(13))",
-            "cas": f"cuda.atomic.cas(hist, KEY, 3, {self.pick('9', 'n')})",
-            "exch": "cuda.atomic.exch(hist, KEY, n)",
-        }.get(kind, f"cuda.atomic.{kind}(hist, KEY, {v} & 127)")
-        test = [f"if {self.test()}:"] if self.random.random() < 0.5 else ["if True:"]
-        start = self.pick("3", "t", "85")
-        return ["cuda.syncthreads()", "if t < 8:", f"    {array}[t] = {start}",
-                "cuda.syncthreads()", *test, "    " + call.replace("KEY", k),
-                "cuda.syncthreads()", f"{self.variable()} += {array}[t & 7] & 255"]  # fmt: skip
-
-    def total(self, context: str, depth: int) -> list[str]:
-        """Atomics in global memory, of all blocks; nobody reads what they give."""
-        # One kind for each element, so that no order changes the result.
-        v = self.variable()
-        return [self.pick(
-            f"cuda.atomic.add(total, {v} & 1, {v})", f"cuda.atomic.max(total, 2, {v})",
-            f"cuda.atomic.min(total, 3 + (t & 1), -{v})", f"cuda.atomic.xor(total, 5, {v})",
-            f"cuda.atomic.or_(total, 6, {v})", f"cuda.atomic.sub(total, (7,), {v})",
         )]  # fmt: skip
 
     def calls(self, context: str, depth: int) -> list[str]:
@@ -352,12 +231,6 @@ class Writer:
         """A device function with barriers."""
         v = self.variable()
         return [f"{v} = ({self.pick('s[t] * 0', 'u', 'q[2]')} + meet({v}, s, t)) & 1023"]
-
-    def histogram(self, context: str, depth: int) -> list[str]:
-        """Atomics in shared memory."""
-        return ["cuda.syncthreads()", "if t < 8:", "    hist[t] = 0", "cuda.syncthreads()",
-                f"cuda.atomic.add(hist, {self.variable()} & 7, 1)", "cuda.syncthreads()",
-                f"{self.variable()} += hist[t & 7]"]  # fmt: skip
 
     def block_vote(self, context: str, depth: int) -> list[str]:
         """A vote of the block."""
