@@ -8,7 +8,7 @@ from numba import types
 
 from blutrain.autograd.registry import OPS
 from blutrain.cuda_kernels.matmul import sm90
-from blutrain.device.launch import MAX_SHARED
+from blutrain.device.geometry import MAX_SHARED
 
 REGISTERS = 65536  # of a multiprocessor, so what one block can have
 # libdevice reduces large arguments of sin and cos with float64 and a small table in local memory.

@@ -18,23 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from blutrain.device.arguments import SCALARS, ArgumentType, numba_type, packer, slots, type_of
 from blutrain.device.array import Array
+from blutrain.device.geometry import MAX_SHARED, Dim, Dim3, block_of, check_shared, grid_of
 from blutrain.device.stream import Stream, here
 from blutrain.device.target import TARGET
 from blutrain.errors import DTypeError, KernelError, message
-
-Dim = int | tuple[int, ...]
-Dim3 = tuple[int, int, int]
-
-# The limits of every GPU of compute capability 8.0 and 9.0; the cpu target keeps to them too.
-MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
-MAX_BLOCK: Dim3 = (1024, 1024, 64)
-MAX_THREADS = 1024
-# Of compute capability 9.0, the most of the two; the driver knows the device's own limit.
-MAX_SHARED = 227 << 10
 
 
 class Launched(NamedTuple):
@@ -150,8 +139,8 @@ def launch(
     if plan is None:
         plan = _plans[tuple(key)] = _make_plan(kernel, block, args)
     if type(grid) is not int or not 0 < grid <= 2147483647 or not 0 <= shared <= MAX_SHARED:
-        grid3 = _dim3(_name(kernel), "grid", grid, MAX_GRID)
-        _check_shared(_name(kernel), shared)
+        grid3 = grid_of(_name(kernel), grid)
+        check_shared(_name(kernel), shared)
     else:
         grid3 = (grid, 1, 1)
     if _recorders:
@@ -209,11 +198,7 @@ def _make_plan(kernel: Any, block: Dim, args: Sequence[Any]) -> _Plan:
     if not hasattr(kernel, "py_func"):
         wrong = "kernel must be what numba.cuda.jit returns"
         raise KernelError(message("launch", wrong, type(kernel).__name__))
-    block3 = _dim3(name, "block", block, MAX_BLOCK)
-    threads = block3[0] * block3[1] * block3[2]
-    if threads > MAX_THREADS:
-        wrong = f"block must have at most {MAX_THREADS} threads"
-        raise KernelError(message(name, wrong, f"{block3}, which has {threads}"))
+    block3 = block_of(name, block)
     keys = [type_of(a, name) for a in args]
     record = Launched(kernel, block3, tuple(numba_type(key) for key in keys))
     return _Plan(record, keys, _compile(record))
@@ -242,28 +227,3 @@ def _compile(record: Launched) -> Start:
 
 def _name(kernel: Any) -> str:
     return str(getattr(kernel, "__name__", "launch"))
-
-
-def _dim3(name: str, what: str, dim: Any, limits: Dim3) -> Dim3:
-    """A grid or block as three ints within the limits.
-
-    Raises:
-        KernelError: it is no such thing.
-    """
-    parts = dim if isinstance(dim, tuple) else (dim,)
-    ints = all(isinstance(part, int | np.integer) for part in parts)
-    if not ints or not 1 <= len(parts) <= 3:
-        raise KernelError(message(name, f"{what} must be an int or up to three of them", dim))
-    x, y, z = (*map(int, parts), 1, 1)[:3]
-    if any(not 0 < n <= limit for n, limit in zip((x, y, z), limits, strict=True)):
-        do = "launch nothing for an empty problem" if 0 in parts else ""
-        raise KernelError(message(name, f"{what} must be between 1 and {limits}", dim, do))
-    return x, y, z
-
-
-def _check_shared(name: str, shared: int) -> None:
-    if shared < 0:
-        raise KernelError(message(name, "shared must be a number of bytes", shared))
-    if shared > MAX_SHARED:
-        wrong = f"shared must be at most {MAX_SHARED} bytes, which no GPU exceeds"
-        raise KernelError(message(name, wrong, shared, "divide the work into smaller blocks"))

@@ -68,6 +68,13 @@ def recursive(x):
 
 
 @cuda.jit
+def greedy(x):
+    tile = cuda.shared.array((128, 97), float32)
+    tile[cuda.threadIdx.x, 0] = 1
+    x[cuda.threadIdx.x] = tile[cuda.threadIdx.x, 0]
+
+
+@cuda.jit
 def fine(x):
     x[cuda.threadIdx.x] = 1
 
@@ -80,6 +87,7 @@ CASES = {
     tuple_across_barrier: r"'pair' lives across a barrier or shuffle, so it must be a number",
     with_statement: r"a With statement cannot be in a kernel",
     not_a_function: r"undefined_name is not a function that is known .in `x.0. = undefined_name.1.",
+    greedy: r"shared arrays of constant shape may have 49152 bytes together, got 49664; make them",
     wrong_call: r"popc does not take \(float64\)",
     recursive: r"device function endless calls itself",
 }

@@ -21,6 +21,7 @@ from blutrain.device.cpu.source import Source, source_of
 from blutrain.device.cpu.storage import place
 from blutrain.device.cpu.syntax import meets_as_block
 from blutrain.device.cpu.uniformity import Uniformity
+from blutrain.device.geometry import MAX_STATIC_SHARED
 from blutrain.errors import KernelError, message
 
 _compiled: dict[Any, CompiledKernel] = {}
@@ -73,6 +74,19 @@ def _normalised(
     return program, *normalise_kernel(source, program)
 
 
+def _check_shared(where: str, program: Program) -> None:
+    """Refuse more static shared memory than a GPU's assembler takes.
+
+    Raises:
+        KernelError: there is more.
+    """
+    n_bytes = sum(mem.nbytes for mem in program.shared.values())
+    if n_bytes > MAX_STATIC_SHARED:
+        wrong = f"shared arrays of constant shape may have {MAX_STATIC_SHARED} bytes together"
+        do = "make them smaller, or take dynamic memory: cuda.shared.array(0, dtype)"
+        raise KernelError(message(where, wrong, n_bytes, do))
+
+
 def _compile(
     kernel: Any,
     block: tuple[int, int, int],
@@ -86,6 +100,7 @@ def _compile(
         takes = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
         raise KernelError(message(f"kernel {where}", takes, len(kinds)))
     program, parameters, body = _normalised(source, block)
+    _check_shared(f"kernel {where}", program)
     uniform = Uniformity(body, parameters, program)
     builder = Builder(body, uniform, program, options.check_barriers)
     storage = place(builder, parameters, uniform, program)

@@ -12,11 +12,9 @@ from numba.np.numpy_support import from_dtype
 from blutrain.device import arguments as packing
 from blutrain.device.cpu.compile import compile_kernel
 from blutrain.device.cpu.emit import Options
+from blutrain.device.geometry import block_of, check_shared, grid_of
 from blutrain.device.half import HalfArray
-from blutrain.errors import DTypeError, KernelError, message
-
-MAX_THREADS = 1024
-MAX_SHARED = 227 << 10
+from blutrain.errors import DTypeError, message
 
 
 def run(
@@ -44,13 +42,8 @@ def run(
         DTypeError: an argument is of a type that no kernel takes.
     """
     where = f"kernel {getattr(kernel, '__name__', kernel)}"
-    grid3, block3 = _extents(where, "grid", grid), _extents(where, "block", block)
-    if block3[0] * block3[1] * block3[2] > MAX_THREADS:
-        raise KernelError(
-            message(where, f"a block has at most {MAX_THREADS} threads", block3, "use more blocks")
-        )
-    if not 0 <= shared <= MAX_SHARED:
-        raise KernelError(message(where, f"shared must be from 0 to {MAX_SHARED} bytes", shared))
+    grid3, block3 = grid_of(where, grid), block_of(where, block)
+    check_shared(where, shared)
     kinds: list[types.Type] = []
     slots: list[np.ndarray[Any, Any]] = []
     for a in arguments:
@@ -60,14 +53,6 @@ def run(
     buffer = np.concatenate(slots) if slots else np.zeros(1, np.int64)
     compiled = compile_kernel(kernel, block3, kinds, options)
     compiled.run(grid3, shared, buffer.ctypes.data)
-
-
-def _extents(where: str, what: str, value: int | tuple[int, ...]) -> tuple[int, int, int]:
-    extents = tuple(int(v) for v in value) if isinstance(value, tuple) else (int(value),)
-    if not 1 <= len(extents) <= 3 or min(extents) < 1:
-        raise KernelError(message(where, f"{what} must be 1 to 3 extents of at least 1", value))
-    x, y, z = (*extents, 1, 1)[:3]
-    return x, y, z
 
 
 def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:

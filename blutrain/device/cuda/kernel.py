@@ -12,7 +12,8 @@ from blutrain.device.cuda.compile import ComputeCapability, Ptx, compile_kernel
 from blutrain.errors import DeviceError, KernelError, message
 
 if TYPE_CHECKING:
-    from blutrain.device.launch import Buffer, Dim3, Start
+    from blutrain.device.geometry import Dim3
+    from blutrain.device.launch import Buffer, Start
 
 # CUfunction_attribute.
 _MAX_THREADS, _STATIC_SHARED, _LOCAL_BYTES, _REGISTERS = 0, 1, 3, 4
