@@ -478,3 +478,17 @@ def before_the_start(x):
 def raises(x):
     if x[cuda.threadIdx.x] > 2:
         raise ValueError("too large")
+
+
+@cuda.jit
+def returns_to_stores(x, y):
+    q = cuda.local.array(4, int64)
+    s = cuda.shared.array(128, int64)
+    t = cuda.threadIdx.x
+    for k in range(4):
+        q[k] = k * t
+    s[t] = q[x[t] & 3]
+    q[0] = x[t]
+    cuda.syncthreads()
+    y[t, 0] = s[127 - t]
+    y[t, 1] = q[0]

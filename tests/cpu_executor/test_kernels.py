@@ -278,3 +278,11 @@ def test_what_a_kernel_raises():
     with pytest.raises(KernelError, match=r"kernel raises: raised ValueError\('too large'\)"):
         cpu.run(kernels.raises, 1, 4, x)
     cpu.run(kernels.raises, 1, 2, x)
+
+
+def test_a_thread_finds_what_it_stored(run, rng):
+    # Vectorised, strided stores once went past a load of the same elements.
+    x, y, t = rng.integers(0, 100, 128), np.zeros((128, 2), np.int64), np.arange(128)
+    run(kernels.returns_to_stores, 1, 128, x, y)
+    assert (y[:, 0] == ((x & 3) * t)[::-1]).all()
+    assert (y[:, 1] == x).all()
