@@ -26,7 +26,7 @@ SGEMM_THREADS = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
 
 # Flash attention: queries of a block, keys of a step, head size; a thread's share of the output.
 QUERIES, KEYS, HEAD = 128, 128, 64
-ROWS, COLS = 8, 16
+ROWS, COLS = 4, 32
 ATTENTION_THREADS = QUERIES * HEAD // (ROWS * COLS)
 
 
