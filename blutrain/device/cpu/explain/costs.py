@@ -117,7 +117,7 @@ class Atomics(Figures):
 
 @dataclass(frozen=True)
 class Branches(Figures):
-    """Decisions: `if`, `while`, `for`, and what short-circuits.
+    """Decisions as written: `if`, `while`, `for`. A compiler may unroll or predicate them.
 
     Attributes:
         executed: times that a warp came to one.
