@@ -97,11 +97,13 @@ def seconds_of(call: Callable[[], object], at_least: float = 0.05) -> float:
     return elapsed / calls
 
 
-def launcher(kernel: Any, grid: Any, block: Any, arguments: list[Any]) -> Callable[[], object]:
-    """A call that runs a kernel, with its arguments packed once, as `launch` keeps them packed."""
+def launcher(
+    kernel: Any, grid: Any, block: Any, arguments: list[Any], shared: int = 0
+) -> Callable[[], object]:
+    """A call that runs a kernel; `shared` bytes of dynamic shared memory."""
     from blutrain.device import cpu
 
-    return lambda: cpu.run(kernel, grid, block, *arguments)
+    return lambda: cpu.run(kernel, grid, block, *arguments, shared=shared)
 
 
 def simulator_rows() -> list[Any]:
@@ -174,7 +176,7 @@ def attention_row() -> Any:
     out = np.zeros(shape, np.float32)
     grid = (TOKENS // kernels.QUERIES, HEADS)
     kernel, block = kernels.flash_attention_kernel, kernels.ATTENTION_THREADS
-    call = launcher(kernel, grid, block, [q, k, v, out, scale])
+    call = launcher(kernel, grid, block, [q, k, v, out, scale], 4 * kernels.ATTENTION_SHARED)
     giga = 4 * HEADS * TOKENS**2 * kernels.HEAD / 1e9
     os.environ["BLUTRAIN_CPU_THREADS"] = "1"
     ours, theirs = alternate(

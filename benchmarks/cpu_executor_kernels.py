@@ -28,6 +28,14 @@ SGEMM_THREADS = BLOCK_M * BLOCK_N // (THREAD_M * THREAD_N)
 QUERIES, KEYS, HEAD = 128, 128, 64
 ROWS, COLS = 4, 32
 ATTENTION_THREADS = QUERIES * HEAD // (ROWS * COLS)
+# Where the parts of its shared memory begin, and its size, in elements.
+KEY = QUERIES * HEAD
+VALUE = KEY + HEAD * KEYS
+SCORE = VALUE + KEYS * HEAD
+TOP = SCORE + QUERIES * KEYS
+TOTAL = TOP + QUERIES
+SHRINK = TOTAL + QUERIES
+ATTENTION_SHARED = SHRINK + QUERIES
 
 
 @cuda.jit
@@ -167,13 +175,14 @@ def flash_attention_kernel(
     scale,
 ):
     """QUERIES rows a block; both products register-tiled as above, softmax as it goes along."""
-    query = cuda.shared.array((QUERIES, HEAD), float32)
-    key = cuda.shared.array((HEAD, KEYS), float32)
-    value = cuda.shared.array((KEYS, HEAD), float32)
-    score = cuda.shared.array((QUERIES, KEYS), float32)
-    top = cuda.shared.array(QUERIES, float32)
-    total = cuda.shared.array(QUERIES, float32)
-    correction = cuda.shared.array(QUERIES, float32)
+    memory = cuda.shared.array(0, float32)  # more than the 48 KiB that a kernel can declare
+    query = memory[:KEY]  # (QUERIES, HEAD)
+    key = memory[KEY:VALUE]  # (HEAD, KEYS)
+    value = memory[VALUE:SCORE]  # (KEYS, HEAD)
+    score = memory[SCORE:TOP]  # (QUERIES, KEYS)
+    top = memory[TOP:TOTAL]  # (QUERIES,)
+    total = memory[TOTAL:SHRINK]  # (QUERIES,)
+    correction = memory[SHRINK:]  # (QUERIES,)
     tile = cuda.local.array((ROWS, COLS), float32)  # of scores, then of the output
     acc = cuda.local.array((ROWS, COLS), float32)
     t = cuda.threadIdx.x
@@ -185,15 +194,15 @@ def flash_attention_kernel(
         top[m] = -1e30
         total[m] = 0
         for d in range(HEAD):
-            query[m, d] = q[head, row0 + m, d] * scale
+            query[m * HEAD + d] = q[head, row0 + m, d] * scale
     for i in range(ROWS):
         for j in range(COLS):
             acc[i, j] = 0
     for k0 in range(0, k.shape[1], KEYS):
         for n in range(t, KEYS, ATTENTION_THREADS):
             for d in range(HEAD):
-                key[d, n] = k[head, k0 + n, d]
-                value[n, d] = v[head, k0 + n, d]
+                key[d * KEYS + n] = k[head, k0 + n, d]
+                value[n * HEAD + d] = v[head, k0 + n, d]
         cuda.syncthreads()  # keys and values are complete
         for n1 in range(n0, KEYS, HEAD):
             for i in range(ROWS):
@@ -202,20 +211,20 @@ def flash_attention_kernel(
             for d in range(HEAD):
                 for i in range(ROWS):
                     for j in range(COLS):
-                        tile[i, j] += query[m0 + i, d] * key[d, n1 + j]
+                        tile[i, j] += query[(m0 + i) * HEAD + d] * key[d * KEYS + n1 + j]
             for i in range(ROWS):
                 for j in range(COLS):
-                    score[m0 + i, n1 + j] = tile[i, j]
+                    score[(m0 + i) * KEYS + n1 + j] = tile[i, j]
         cuda.syncthreads()  # scores are complete
         for m in range(t, QUERIES, ATTENTION_THREADS):
             new_top = top[m]
             for n in range(KEYS):
-                new_top = max(new_top, score[m, n])
+                new_top = max(new_top, score[m * KEYS + n])
             shrink = math.exp(top[m] - new_top)
             partial = float32(0)
             for n in range(KEYS):
-                p = math.exp(score[m, n] - new_top)
-                score[m, n] = p
+                p = math.exp(score[m * KEYS + n] - new_top)
+                score[m * KEYS + n] = p
                 partial += p
             top[m] = new_top
             total[m] = total[m] * shrink + partial
@@ -227,7 +236,7 @@ def flash_attention_kernel(
         for n in range(KEYS):
             for i in range(ROWS):
                 for j in range(COLS):
-                    tile[i, j] += score[m0 + i, n] * value[n, n0 + j]
+                    tile[i, j] += score[(m0 + i) * KEYS + n] * value[n * HEAD + n0 + j]
         for i in range(ROWS):
             for j in range(COLS):
                 acc[i, j] = tile[i, j]
