@@ -47,7 +47,7 @@ def run(
     kinds: list[types.Type] = []
     slots: list[np.ndarray[Any, Any]] = []
     for a in arguments:
-        kind, packed = _pack(where, a)
+        kind, packed = pack_argument(where, a)
         kinds.append(kind)
         slots.append(packed)
     buffer = np.concatenate(slots) if slots else np.zeros(1, np.int64)
@@ -55,8 +55,8 @@ def run(
     compiled.run(grid3, shared, buffer.ctypes.data)
 
 
-def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
-    """The Numba type of an argument and its slots."""
+def pack_argument(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
+    """The Numba type of an argument of a kernel, and its slots."""
     if isinstance(argument, np.ndarray):
         layout = "C" if argument.flags.c_contiguous else "A"
         if argument.dtype == np.float16:
@@ -73,15 +73,15 @@ def _pack(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
     if argument is None:
         return types.none, np.zeros(0, np.int64)
     if isinstance(argument, tuple):
-        parts = [_pack(where, a) for a in argument]
+        parts = [pack_argument(where, a) for a in argument]
         # Fields of a named tuple are found by name.
         named = type(argument) if hasattr(argument, "_fields") else None
         kind = types.BaseTuple.from_types([k for k, _ in parts], named)
         return kind, np.concatenate([np.zeros(0, np.int64), *(slots for _, slots in parts)])
     if isinstance(argument, enum.Enum):
-        return typeof(argument), _pack(where, argument.value)[1]
+        return typeof(argument), pack_argument(where, argument.value)[1]
     if isinstance(argument, np.float16):
-        return _pack(where, np.float32(argument))
+        return pack_argument(where, np.float32(argument))
     if isinstance(argument, np.void):
         # A record is passed by address.
         address = np.array(argument, copy=False).ctypes.data

@@ -1,1 +1,175 @@
-"""What a kernel would cost on a GPU, counted on the CPU."""
+"""What a kernel would cost on a GPU, counted on the CPU.
+
+`explain` executes some blocks of a kernel thread by thread, notes every access, decision and
+barrier, and puts the threads together again by warps: what a warp does at one time is what the
+hardware counts.
+
+| file | does |
+|---|---|
+| `rewrite.py`, `threads.py`, `traced.py`, `copies.py` | executes a block, thread by thread |
+| `recorder.py`, `warps.py` | notes what threads do; puts it together by warps |
+| `counting.py`, `costs.py` | sectors and wavefronts of accesses; sums of them |
+| `occupancy.py` | blocks that a multiprocessor holds |
+| `explanation.py`, `report.py`, `advice.py` | the result and its text |
+
+What the compiler does is not seen: it may keep a value that is read twice, join neighbouring
+accesses into wider ones, and unroll or predicate. Local arrays count as registers. Caches are not
+modelled: sectors are what warps ask of the first-level cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from blutrain.device.cpu.explain.copies import Copies
+from blutrain.device.cpu.explain.costs import Cost, Line
+from blutrain.device.cpu.explain.explanation import Explanation
+from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
+from blutrain.device.cpu.explain.recorder import Recorder
+from blutrain.device.cpu.explain.threads import Block
+from blutrain.device.cpu.explain.traced import Traced, Watch
+from blutrain.device.cpu.run import pack_argument
+from blutrain.device.cpu.source import source_of
+from blutrain.device.cuda.ptxas import Assembled, check
+from blutrain.device.geometry import Dim, Dim3, block_of, check_shared, grid_of
+from blutrain.errors import DeviceError, KernelError, message
+
+__all__ = ["Explanation", "explain"]
+
+
+def explain(
+    kernel: Any,
+    grid: Dim,
+    block: Dim,
+    *arguments: Any,
+    shared: int = 0,
+    blocks: Sequence[Dim] | Literal["all"] | None = None,
+    architecture: str = "sm_90",
+) -> Explanation:
+    """Count what a kernel would cost on a GPU: memory traffic, bank conflicts, divergence.
+
+    A few blocks are executed on copies of the arguments; no GPU is needed, and nothing is changed.
+
+    Args:
+        kernel: what `numba.cuda.jit` returned.
+        grid: blocks, as an int or up to three of them.
+        block: threads a block, likewise.
+        arguments: NumPy arrays, tensors and scalars.
+        shared: bytes of dynamic shared memory a block.
+        blocks: the indices of those to execute, or "all"; one in the middle of the grid when None.
+        architecture: for registers and occupancy.
+
+    Returns:
+        The figures by source line, in total and for the grid; `print` shows them with advice.
+
+    Raises:
+        KernelError: the kernel, the grid or the block cannot run, or a thread leaves an array.
+
+    Example:
+        >>> import numpy as np
+        >>> import blutrain as bt
+        >>> from blutrain.device.cpu import examples
+        >>> x, y = np.zeros(1024, np.float32), np.zeros(1024, np.float32)
+        >>> seen = bt.explain(examples.double, 4, 256, x, y)
+        >>> seen.total.global_loads  # 8 warps read 32 neighbouring floats each: 4 sectors
+        GlobalTraffic(requests=8, bytes_asked=1024, sectors=32, least_sectors=32)
+        >>> seen.grid_total.global_stores.bytes_moved
+        4096
+        >>> seen.occupancy.blocks, seen.occupancy.limited_by
+        (8, 'threads')
+    """
+    source = source_of(kernel)
+    name = source.function.__name__
+    grid3, block3 = grid_of(name, grid), block_of(name, block)
+    check_shared(name, shared)
+    multiprocessor(architecture)
+    chosen = _chosen(name, grid3, blocks)
+    hosted = [a.numpy() if hasattr(a, "numpy") else a for a in arguments]
+    types = tuple(pack_argument(f"kernel {name}", a)[0] for a in hosted)
+    if len(types) != len(source.parameters):
+        wrong = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
+        raise KernelError(message(f"kernel {name}", wrong, len(types)))
+
+    costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
+    copies = Copies()
+    hosted = [copies.of(a) if isinstance(a, np.ndarray) else a for a in hosted]
+    for place in chosen:
+        watch = Watch(name, Recorder())
+        seen = [_as_argument(a, watch) for a in hosted]
+        Block(watch, place, block3, grid3, shared).run(kernel, seen)
+        for site, cost in watch.recorder.costs():
+            costs[site.file, site.line] += cost
+    lines = [
+        Line(file, number, text, _mean(costs[file, number], len(chosen)))
+        for file, number, text in _source_lines(source, list(costs))
+    ]
+    resources, why = _resources(kernel, types, architecture)
+    found = None
+    if resources is not None:
+        threads = block3[0] * block3[1] * block3[2]
+        asked = resources.shared + shared
+        found = occupancy(threads, resources.registers, asked, architecture)
+    return Explanation(name, grid3, block3, chosen, lines, shared, resources, found, why)
+
+
+def _chosen(name: str, grid: Dim3, blocks: Sequence[Dim] | str | None) -> list[Dim3]:
+    """The blocks to execute."""
+    if blocks is None:
+        x, y, z = ((n - 1) // 2 for n in grid)
+        return [(x, y, z)]
+    if blocks == "all":
+        return [(x, y, z) for z, y, x in itertools.product(*map(range, reversed(grid)))]
+    chosen = []
+    for index in blocks:
+        parts = index if isinstance(index, tuple) else (index,)
+        place = (*parts, 0, 0)[:3]
+        inside = len(parts) <= 3 and all(0 <= p < n for p, n in zip(place, grid, strict=True))
+        if not inside:
+            raise KernelError(message(name, f"blocks must be indices within grid {grid}", index))
+        chosen.append(place)
+    if not chosen:
+        raise KernelError(message(name, "blocks must name at least one block", list(blocks)))
+    return chosen
+
+
+def _as_argument(value: Any, watch: Watch) -> Any:
+    """An argument as the kernel sees it."""
+    if isinstance(value, np.ndarray):
+        return Traced(value, "global", value.ctypes.data, watch)
+    # As in a launch, a Python float is a float32.
+    return np.float32(value) if type(value) is float else value
+
+
+def _mean(cost: Cost, n: int) -> Cost:
+    return cost if n == 1 else cost * (1 / n)
+
+
+def _source_lines(source: Any, costly: list[tuple[str, int]]) -> Iterator[tuple[str, int, str]]:
+    """The kernel's own lines, then those of other functions that cost anything."""
+    file, first = source.function.__code__.co_filename, source.first_line
+    own = textwrap.dedent("".join(source.lines)).splitlines()
+    for k, text in enumerate(own):
+        yield file, first + k, text
+    for other, number in sorted(costly):
+        if not (other == file and first <= number < first + len(own)):
+            yield other, number, linecache.getline(other, number).strip()
+
+
+def _resources(
+    kernel: Any, types: tuple[Any, ...], architecture: str
+) -> tuple[Assembled | None, str]:
+    """What the assembler says, or None and why it says nothing."""
+    digits = architecture.removeprefix("sm_").rstrip("af")
+    suffix = architecture[len("sm_") + len(digits) :]
+    major, minor = int(digits[:-1]), int(digits[-1])
+    try:
+        return check(kernel, types, (major, minor, suffix) if suffix else (major, minor)), ""
+    except DeviceError as error:
+        return None, str(error)
