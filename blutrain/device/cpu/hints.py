@@ -24,6 +24,8 @@ from blutrain.device.cpu.syntax import LOOPS, THREAD_NAMES, called, leaves_loop,
 
 # The longest loop that is written out: with calls, whose formulas are long, and without.
 _LONGEST_WITH_CALLS, _LONGEST = 16, 64
+# Loops of fewer turns are not vectorised: LLVM's own threshold, below which it makes no remainder.
+_TINY = 16
 # The most innermost bodies that are written out.
 _MOST = 128
 
@@ -53,7 +55,9 @@ def access_group(module: Any) -> Any:
     return _Distinct(module, (), of_loop=False)
 
 
-def mark(module: Any, branch: Any, group: Any = None, unroll: bool = False) -> None:
+def mark(
+    module: Any, branch: Any, group: Any = None, unroll: bool = False, scalar: bool = False
+) -> None:
     """Attach to the branch that closes a loop what is known about it."""
     properties = []
     if group is not None:
@@ -62,6 +66,9 @@ def mark(module: Any, branch: Any, group: Any = None, unroll: bool = False) -> N
     if unroll:
         label = ir.MetaDataString(module, "llvm.loop.unroll.full")
         properties.append(module.add_metadata([label]))
+    if scalar:
+        label = ir.MetaDataString(module, "llvm.loop.vectorize.enable")
+        properties.append(module.add_metadata([label, ir.Constant(ir.IntType(1), 0)]))
     if properties:
         branch.set_metadata("llvm.loop", _Distinct(module, properties, of_loop=True))
 
@@ -123,6 +130,17 @@ def is_short(s: ast.For, reorders: bool) -> bool:
     calls = any(isinstance(n, ast.Call) and called(n) not in simple for n in walk(s.body))
     longest = _LONGEST_WITH_CALLS if calls or reorders else _LONGEST
     return turns is not None and 0 < turns <= longest and _bodies(s) <= _MOST
+
+
+def is_tiny(s: ast.For) -> bool:
+    """Whether a loop is too short to be worth a vectorised form, a remainder and their tests.
+
+    LLVM would agree nearly always, but its two cost models may differ over such a loop, and LLVM 22
+    as Numba has it then fails an assertion, which ends the process
+    (github.com/llvm/llvm-project/issues/182646).
+    """
+    turns = _turns(s)
+    return turns is not None and turns < _TINY
 
 
 def has_jump(s: ast.For | ast.While) -> bool:

@@ -239,7 +239,9 @@ class Lowering:
             builder.branch(turn)
         builder.position_at_end(turn)
         builder.store(builder.add(builder.load(counter), by, flags=("nsw",)), counter)
-        hints.mark(self.module, builder.branch(head), group, unroll=short and not over_threads)
+        short &= not over_threads
+        scalar = not short and not over_threads and hints.is_tiny(s)
+        hints.mark(self.module, builder.branch(head), group, unroll=short, scalar=scalar)
         builder.position_at_end(end)
 
     def _is_short(self, s: ast.For) -> bool:
