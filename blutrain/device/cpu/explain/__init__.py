@@ -78,7 +78,7 @@ def explain(
         >>> from blutrain.device.cpu import examples
         >>> x, y = np.zeros(1024, np.float32), np.zeros(1024, np.float32)
         >>> seen = bt.explain(examples.double, 4, 256, x, y)
-        >>> seen.total.global_loads  # 8 warps read 32 neighbouring floats each: 4 sectors
+        >>> seen.total.global_stores  # 8 warps write 32 neighbouring floats each: 4 sectors
         GlobalTraffic(requests=8, bytes_asked=1024, sectors=32, least_sectors=32)
         >>> seen.grid_total.global_stores.bytes_moved
         4096
