@@ -66,20 +66,22 @@ class _HalfArrayModel(models.StructModel):
 # Conversions: LLVM in, LLVM out ------------------------------------------------------------------
 
 
-def _float32_of_float16(builder: Any, bits: Any) -> Any:
+def float32_of_float16(builder: Any, bits: Any) -> Any:
+    """Every float16 is a float32."""
     return builder.fpext(builder.bitcast(bits, ir.HalfType()), _F32)
 
 
-def _float16_of_float32(builder: Any, value: Any) -> Any:
+def float16_of_float32(builder: Any, value: Any) -> Any:
+    """Round to nearest even."""
     return builder.bitcast(builder.fptrunc(value, ir.HalfType()), _I16)
 
 
-def _float32_of_bfloat16(builder: Any, bits: Any) -> Any:
+def float32_of_bfloat16(builder: Any, bits: Any) -> Any:
     """A bfloat16 is the upper half of a float32."""
     return builder.bitcast(builder.shl(builder.zext(bits, _I32), _I32(16)), _F32)
 
 
-def _bfloat16_of_float32(builder: Any, value: Any) -> Any:
+def bfloat16_of_float32(builder: Any, value: Any) -> Any:
     """Round to nearest even in integers: LLVM vectorises it on every processor."""
     bits = builder.bitcast(value, _I32)
     upper = builder.lshr(bits, _I32(16))
@@ -169,19 +171,19 @@ def _getitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     pointer = _element_pointer(context, builder, array_type, args[0], index_type, args[1])
     bits = builder.load(pointer, align=2)
     if array_type.half == "float16":
-        return _float32_of_float16(builder, bits)
-    return _float32_of_bfloat16(builder, bits)
+        return float32_of_float16(builder, bits)
+    return float32_of_bfloat16(builder, bits)
 
 
 def _setitem(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     array_type, index_type, value_type = sig.args
     value = _float32_to_odd(builder, args[2]) if value_type is types.float64 else args[2]
     if array_type.half == "float16":
-        bits = _float16_of_float32(builder, value)
+        bits = float16_of_float32(builder, value)
     elif isinstance(context, CUDATargetContext):
         bits = _bfloat16_of_float32_ptx(builder, value)
     else:
-        bits = _bfloat16_of_float32(builder, value)
+        bits = bfloat16_of_float32(builder, value)
     pointer = _element_pointer(context, builder, array_type, args[0], index_type, args[1])
     builder.store(bits, pointer, align=2)
     return context.get_dummy_value()

@@ -35,10 +35,10 @@ def array_twice(x):
 
 
 @cuda.jit
-def tuple_across_barrier(x):
-    pair = (x[0], x[1]) if x[2] > 0 else (x[1], x[0])
+def window_across_barrier(x):
+    window = x[1:] if x[2] > 0 else x[3:]
     cuda.syncthreads()
-    x[cuda.threadIdx.x] = pair[0]
+    x[cuda.threadIdx.x] = window[0]
 
 
 @cuda.jit
@@ -84,7 +84,7 @@ CASES = {
     cluster: r"kernel cluster \(.*:\d+\): cuda.cg.* has no meaning on the CPU",
     variable_shape: r"the shape of a shared or local array must be a constant, got n; use a global",
     array_twice: r"array 's' is made twice; give each its own name",
-    tuple_across_barrier: r"'pair' lives across a barrier or shuffle, so it must be a number",
+    window_across_barrier: r"'window' lives across a barrier or shuffle, so it must be a number",
     with_statement: r"a With statement cannot be in a kernel",
     not_a_function: r"undefined_name is not a function that is known .in `x.0. = undefined_name.1.",
     greedy: r"shared arrays of constant shape may have 49152 bytes together, got 49664; make them",

@@ -353,3 +353,23 @@ def _loops_over_a_number(y):
 def test_loop_over_what_has_no_elements():
     with pytest.raises(KernelError, match="_loops_over_a_number"):
         cpu.run(_loops_over_a_number, 1, 1, np.zeros(1))
+
+
+@cuda.jit
+def _tuple_across_barriers(x, y):
+    t = cuda.threadIdx.x
+    pair = (x[t], 2) if t % 2 else (x[t] + float32(0.5), 3)
+    for _ in range(3):
+        cuda.syncthreads()
+        pair = (pair[0] + pair[1], pair[1] + t)
+    y[t] = pair[0] * pair[1]
+
+
+def test_tuples_live_across_barriers():
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    cpu.run(_tuple_across_barriers, 1, 64, x, y)
+    t = np.arange(64)
+    first, second = np.where(t % 2, x, x + 0.5), np.where(t % 2, 2, 3)
+    for _ in range(3):
+        first, second = first + second, second + t
+    np.testing.assert_array_equal(y, first * second)

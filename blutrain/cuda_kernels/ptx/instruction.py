@@ -66,4 +66,6 @@ def instruction(
     exec(f"def {name}(typing_context, {names}):\n    return result(*arguments), codegen\n", scope)
     function: Any = scope[name]
     function.__doc__ = doc
-    return intrinsic(function)
+    made = intrinsic(function)
+    made.ptx = text  # by which the CPU executor knows the instructions of a whole warp
+    return made

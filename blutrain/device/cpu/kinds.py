@@ -52,6 +52,11 @@ def is_number(kind: Any) -> bool:
     return isinstance(kind, types.Number | types.Boolean)
 
 
+def is_carried(kind: Any) -> bool:
+    """Whether an array can have an element of this type for each thread: a number or a tuple."""
+    return is_number(kind) or (isinstance(kind, types.BaseTuple) and all(map(is_number, kind)))
+
+
 def unify(node: ast.AST, *kinds: types.Type) -> types.Type:
     """The type that holds values of all these types."""
     first, *others = kinds
@@ -185,11 +190,11 @@ class Kinds:
             if isinstance(base, ast.Name) and base.id in self.cells:
                 old = self.cells[base.id]
                 new = kind if old is None else unify(target, old, kind)
-                if not is_number(new):
+                if not is_carried(new):
                     raise TypingError(
                         target,
                         f"{base.id.removesuffix('__t')!r} lives across a barrier or shuffle, so it "
-                        f"must be a number, got {new}; keep it in a shared or local array",
+                        f"must be a number or some, got {new}; keep it in a shared or local array",
                     )
                 self._changed |= new != old
                 self.cells[base.id] = new

@@ -12,15 +12,34 @@ from numba import types
 from blutrain.device.cpu import hints
 from blutrain.device.cpu.intrinsics import stack_view
 from blutrain.device.cpu.kinds import Kinds, TypingError
+from blutrain.device.cpu.ptx.instructions import assembly
+from blutrain.device.cpu.ptx.memory import window_of
 from blutrain.device.cpu.strips import range_arguments
 from blutrain.device.cpu.syntax import names, walk
 from blutrain.device.cpu.values import I64, Values
 
 
 class FlaggedBuilder(ir.IRBuilder):
-    """A builder whose floating-point instructions all carry the kernel's fast-math flags."""
+    """A builder whose floating-point instructions all carry the kernel's fast-math flags.
+
+    Inline assembly in a kernel is PTX: it becomes LLVM code (see `ptx/`).
+    """
 
     flags: tuple[str, ...] = ()
+    entry: Any = None
+    _window: Any = None
+
+    def window(self) -> Any:
+        """The address from which addresses in shared memory are counted."""
+        if self._window is None:
+            self._window = window_of(ir.IRBuilder(self.entry))
+        return self._window
+
+    def call(self, fn: Any, args: Any, *more: Any, **options: Any) -> Any:
+        """A call, or what a piece of PTX means."""
+        if isinstance(fn, ir.InlineAsm):
+            return assembly(self, self.window, fn, args)
+        return super().call(fn, args, *more, **options)
 
 
 def _flagged(name: str) -> Any:
@@ -65,7 +84,7 @@ class Lowering:
         self.entry = function.append_basic_block("entry")
         start = function.append_basic_block("start")
         self.builder = FlaggedBuilder(start)
-        self.builder.flags = tuple(flags)
+        self.builder.flags, self.builder.entry = tuple(flags), self.entry
         self.slots: dict[str, Any] = {}
         self.values = Values(kinds, context, self.builder, self._load, own)
         self.values.fixed.update(arguments)

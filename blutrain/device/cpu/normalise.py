@@ -19,6 +19,7 @@ from numba import types
 
 from blutrain.device.cpu import vocabulary
 from blutrain.device.cpu.program import Program, memory
+from blutrain.device.cpu.ptx.lanes import of_warp
 from blutrain.device.cpu.returns import without_else, without_jumps, without_returns
 from blutrain.device.cpu.source import Source, is_device_function, literal, source_of
 from blutrain.device.cpu.strips import range_arguments
@@ -423,6 +424,12 @@ class Normaliser(ast.NodeTransformer):
         function = self.source.resolve(node.func)
         if is_device_function(function):
             return self._inline(node, function)
+        lanes = of_warp(function)
+        if lanes is not None:
+            known = self.program.name_of(lanes, lanes._name)
+            return self._collective(
+                vocabulary.INSTRUCTION, name(known), *self._arguments(node.args)
+            )
         if function in (types.float16, np.float16) and len(node.args) == 1:
             value = self._arguments(node.args)[0]
             return self._template(f"_half({text_of(value)})")

@@ -30,7 +30,7 @@ from blutrain.device.cpu.syntax import (
     writes,
 )  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity
-from blutrain.device.cpu.vocabulary import BLOCK_VOTES, MATCH, WARP_VOTES
+from blutrain.device.cpu.vocabulary import BLOCK_VOTES, INSTRUCTION, MATCH, WARP_VOTES
 
 
 @dataclass(eq=False)
@@ -286,6 +286,9 @@ class Builder:
         assert isinstance(s.value, ast.Call) and isinstance(s.targets[0], ast.Name)
         kind: str = s.value.args[0].value  # type: ignore[attr-defined]
         operands = s.value.args[1:]
+        if kind == INSTRUCTION:
+            self._instruction(s.targets[0].id, operands, mask, out)
+            return
         target, x = s.targets[0].id, self.program.fresh("_x")
         self.exchanged.add(x)
         if kind in WARP_VOTES or kind in BLOCK_VOTES:
@@ -316,6 +319,21 @@ class Builder:
         else:
             there = self._shuffle(kind, x, operands[1])
         out.add(assign(target, there), mask)
+
+    def _instruction(
+        self, target: str, operands: Sequence[ast.expr], mask: str | None, out: _Sequence
+    ) -> None:
+        """An instruction of a warp: every operand to an array, results from all of these."""
+        function, *given = operands
+        assert isinstance(function, ast.Name)
+        cells = []
+        for operand in given:
+            x = self.program.fresh("_x")
+            self.exchanged.add(x)
+            out.add(assign(x, operand), mask)
+            cells.append(name(x + "__t"))
+        out.close()
+        out.add(assign(target, call(function.id, *cells, name("_t"))), mask)
 
     def _constant_shuffle(self, kind: str, x: str, k: ast.Constant, out: _Sequence) -> ast.expr:
         """As `_shuffle`, by one permutation for all threads, between two regions."""

@@ -26,6 +26,7 @@ from blutrain.device.cpu.kinds import (
     is_intrinsic,
     resolve,
 )  # fmt: skip
+from blutrain.device.cpu.ptx.parse import NotOnTheCpu
 from blutrain.device.cpu.syntax import walk
 
 I1, I64 = ir.IntType(1), ir.IntType(64)
@@ -259,7 +260,11 @@ class Values:
                 self.cast(self.of(a), k, w)
                 for a, k, w in zip(node.args, kinds, signature.args, strict=True)
             ]
-            return generate(self.context, self.builder, signature, values)
+            try:
+                return generate(self.context, self.builder, signature, values)
+            except NotOnTheCpu as error:
+                wrong = f"an instruction has no meaning on the CPU, {error}; run it on a GPU"
+                raise TypingError(node, wrong) from error
         signature = resolve(function, kinds, node)
         return self.apply(function, signature, kinds, [self.of(a) for a in node.args])
 

@@ -15,6 +15,8 @@ from blutrain.device.cpu.syntax import expression
 WARP_VOTES = {"ballot_sync": False, "any_sync": False, "all_sync": True}
 BLOCK_VOTES = {"syncthreads_count": False, "syncthreads_or": False, "syncthreads_and": True}
 MATCH = "match_any_sync"
+# A PTX instruction of a whole warp; see `ptx/lanes.py`.
+INSTRUCTION = "instruction"
 SHUFFLES = ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")
 COLLECTIVES = frozenset({*WARP_VOTES, *BLOCK_VOTES, *SHUFFLES, MATCH})
 
