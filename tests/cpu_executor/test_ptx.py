@@ -11,6 +11,8 @@ from blutrain.cuda_kernels.ptx.instruction import instruction
 from blutrain.cuda_kernels.ptx.tma import tma_load
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 from blutrain.device import cpu
+from blutrain.device.cpu.cache import describe
+from blutrain.device.cpu.ptx.lanes import of_warp
 from blutrain.errors import KernelError
 
 mma_tf32, mma_bf16, mma_f16 = mma.mma_tf32, mma.mma_bf16, mma.mma_f16
@@ -280,3 +282,10 @@ def test_refused(kernel):
     )
     with pytest.raises(KernelError, match=f"{where} on the CPU, {REFUSED[kernel]}"):
         cpu.run(kernel, 1, 32, np.zeros(64, np.float32))
+
+
+def test_instructions_of_one_name_are_kept_apart():
+    described = {describe(f) for f in (mma_bf16, mma_f16, mma_tf32, load_4, load_4_turned)}
+    lanes = {describe(of_warp(f)) for f in (mma_bf16, mma_f16, mma_tf32, load_4, load_4_turned)}
+    assert len(described) == len(lanes) == 5
+    assert of_warp(round_tf32) is None

@@ -67,5 +67,6 @@ def instruction(
     function: Any = scope[name]
     function.__doc__ = doc
     made = intrinsic(function)
-    made.ptx = text  # by which the CPU executor knows the instructions of a whole warp
+    # By which the CPU executor knows the instructions of a whole warp.
+    made.ptx = (text, constraints, result, tuple(arguments))
     return made

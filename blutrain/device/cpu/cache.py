@@ -51,7 +51,8 @@ def directory() -> Path | None:
 def _versions() -> str:
     """Everything outside a kernel that its machine code depends on."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for path in sorted([*here.glob("*.py"), *here.glob("ptx/*.py")]):
         digest.update(path.read_bytes())
     digest.update((Path(__file__).parent.parent / "half.py").read_bytes())
     about = (
@@ -90,6 +91,8 @@ def describe(value: Any, depth: int = 0) -> str:
         return f"{value.dtype} {value.shape} {value.strides} {value.tobytes().hex()}"
     if isinstance(value, ModuleType):
         return f"module {value.__name__}"
+    if hasattr(value, "ptx"):  # an instruction: see blutrain.cuda_kernels.ptx.instruction
+        return f"ptx {describe(value.ptx, depth + 1)}"
     if isinstance(value, type):
         return f"class {value.__module__}.{value.__qualname__}"
     function = getattr(value, "_defn", None) or getattr(value, "py_func", None) or value

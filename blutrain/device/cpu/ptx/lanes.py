@@ -30,7 +30,7 @@ _LDMATRIX = re.compile(r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shar
 _REDUX = re.compile(r"redux\.sync\.(add|min|max|and|or|xor)\.(s32|u32|b32)")
 _LOW_13 = 0xFFFFE000 - (1 << 32)
 
-_made: dict[int, Any] = {}
+_made: dict[Any, Any] = {}
 
 
 @dataclass
@@ -67,13 +67,14 @@ Results = Callable[[Lane], list[Any]]
 
 def of_warp(function: Any) -> Any:
     """A function of (an array an operand, thread) for an intrinsic of a whole warp; else None."""
-    text = getattr(function, "ptx", "")
-    if not text:
+    ptx = getattr(function, "ptx", None)
+    if ptx is None:
         return None
-    if id(function) not in _made:
-        results = _results(parse(text)[1]) if "sync" in text else None
-        _made[id(function)] = _function(function, results) if results else None
-    return _made[id(function)]
+    if ptx not in _made:
+        text, _, result, arguments = ptx
+        results = _results(parse(text)[1]) if ".sync" in text else None
+        _made[ptx] = _function(function._name, result, arguments, results) if results else None
+    return _made[ptx]
 
 
 def _results(statements: Sequence[Statement]) -> Results | None:
@@ -90,9 +91,7 @@ def _results(statements: Sequence[Statement]) -> Results | None:
     return None
 
 
-def _function(function: Any, results: Results) -> Any:
-    signature = function._defn(None, *[None] * (function._defn.__code__.co_argcount - 1))[0]
-
+def _function(name: str, result: types.Type, wanted: Sequence[types.Type], results: Results) -> Any:
     def typed(typing_context: Any, *given: Any) -> Any:
         def codegen(context: Any, builder: Any, own: Any, values: Any) -> Any:
             thread = values[-1]
@@ -100,15 +99,15 @@ def _function(function: Any, results: Results) -> Any:
             first = builder.sub(thread, lane)
 
             arrays, kinds = values[:-1], own.args[:-1]
-            at = Lane(context, builder, arrays, kinds, signature.args, first, lane)
+            at = Lane(context, builder, arrays, kinds, wanted, first, lane)
             made = results(at)
-            if isinstance(signature.return_type, types.UniTuple):
+            if isinstance(result, types.UniTuple):
                 return cgutils.pack_array(builder, made)
             return made[0]
 
-        return signature.return_type(*given[:-1], types.int64), codegen
+        return result(*given[:-1], types.int64), codegen
 
-    typed.__name__ = typed.__qualname__ = f"_lanes_{function._name}"
+    typed.__name__ = typed.__qualname__ = f"_lanes_{name}"
     return intrinsic(typed)
 
 
