@@ -1,8 +1,9 @@
 """The cost model on the CPU beside the hardware's own counters.
 
-Four kernels with known troubles: a coalesced and a strided copy, and a transpose by tiles of shared
-memory, with and without the column of padding. `bt.explain` counts them on the CPU; on a GPU each
-is also run under NVIDIA's profiler, and the two must agree. Without a GPU only ours are shown.
+Kernels with known troubles: a coalesced, a strided and a shifted copy, and transposes by tiles of
+shared memory, of 4 and of 8 bytes an element, with and without a column of padding. `bt.explain`
+counts them on the CPU; on a GPU each is also run under NVIDIA's profiler, and the two must agree.
+Without a GPU only ours are shown.
 
     usage: python benchmarks/bench_explain.py [--save]
 """
@@ -19,7 +20,7 @@ import sys
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, float64
 from report import Row, finish
 
 import blutrain as bt
@@ -83,14 +84,58 @@ def padded_transpose_kernel(
         y[col + ty + k, row + tx] = tile[tx, ty + k]
 
 
+@cuda.jit
+def shifted_copy_kernel(
+    x: Any,  # (n,)
+    y: Any,  # (n - 1,)
+) -> None:
+    """y[i] = x[i + 1]: a warp's 128 bytes reach into a fifth sector."""
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = x[i + 1]
+
+
+@cuda.jit
+def transpose_f64_kernel(
+    x: Any,  # (n_rows, n_cols)
+    y: Any,  # (n_cols, n_rows)
+) -> None:
+    """The transpose of float64: 8 bytes a lane are served by half-warps."""
+    tile = cuda.shared.array((TILE, TILE), float64)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+    for k in range(0, TILE, ROWS):
+        tile[ty + k, tx] = x[row + ty + k, col + tx]
+    cuda.syncthreads()  # the tile is complete
+    for k in range(0, TILE, ROWS):
+        y[col + ty + k, row + tx] = tile[tx, ty + k]
+
+
+@cuda.jit
+def padded_transpose_f64_kernel(
+    x: Any,  # (n_rows, n_cols)
+    y: Any,  # (n_cols, n_rows)
+) -> None:
+    """The same with rows of 33."""
+    tile = cuda.shared.array((TILE, PADDED), float64)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    row, col = cuda.blockIdx.y * TILE, cuda.blockIdx.x * TILE
+    for k in range(0, TILE, ROWS):
+        tile[ty + k, tx] = x[row + ty + k, col + tx]
+    cuda.syncthreads()  # the tile is complete
+    for k in range(0, TILE, ROWS):
+        y[col + ty + k, row + tx] = tile[tx, ty + k]
+
+
 class Case(NamedTuple):
-    """A kernel and how it is launched."""
+    """A kernel and how it is launched, with arguments of these shapes."""
 
     kernel: Any
     grid: Any
     block: Any
     x: tuple[int, ...]
     y: tuple[int, ...]
+    dtype: str = "float32"
 
 
 SQUARE = (SIDE // TILE, SIDE // TILE), (TILE, ROWS), (SIDE, SIDE), (SIDE, SIDE)
@@ -99,6 +144,9 @@ CASES = {
     "strided copy": Case(strided_copy_kernel, N // STRIDE // BLOCK, BLOCK, (N,), (N // STRIDE,)),
     "transpose": Case(transpose_kernel, *SQUARE),
     "padded transpose": Case(padded_transpose_kernel, *SQUARE),
+    "shifted copy": Case(shifted_copy_kernel, N // BLOCK, BLOCK, (N + 1,), (N,)),
+    "float64 transpose": Case(transpose_f64_kernel, *SQUARE, "float64"),
+    "padded float64 transpose": Case(padded_transpose_f64_kernel, *SQUARE, "float64"),
 }
 # The profiler's counters by what we call them.
 COUNTERS = {
@@ -113,7 +161,7 @@ COUNTERS = {
 
 def ours(case: Case) -> dict[str, float]:
     """What the cost model counts for the whole grid."""
-    x, y = (np.zeros(shape, np.float32) for shape in (case.x, case.y))
+    x, y = (np.zeros(shape, case.dtype) for shape in (case.x, case.y))
     total = bt.explain(case.kernel, case.grid, case.block, x, y).grid_total
     return {
         "global_load_sectors": total.global_loads.sectors,
@@ -127,7 +175,7 @@ def ours(case: Case) -> dict[str, float]:
 
 def launch_once(case: Case) -> None:
     """What the profiler looks at."""
-    x, y = bt.rand(case.x), bt.zeros(case.y)
+    x, y = bt.rand(case.x, dtype=case.dtype), bt.zeros(case.y, case.dtype)
     bt.launch(case.kernel, case.grid, case.block, x, y)
     bt.synchronize()
 
