@@ -6,7 +6,12 @@ from numba import cuda, float32, int32, int64, types
 
 from blutrain.cuda_kernels.ptx import copy, half_pairs, mma
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
-from blutrain.cuda_kernels.ptx.barrier import mbarrier_init, set_registers, warpgroup_barrier
+from blutrain.cuda_kernels.ptx.barrier import (
+    mbarrier_init,
+    mbarrier_wait,
+    set_registers,
+    warpgroup_barrier,
+)
 from blutrain.cuda_kernels.ptx.instruction import instruction
 from blutrain.cuda_kernels.ptx.tma import tma_load
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
@@ -232,6 +237,9 @@ def test_guards_and_redux():
 # Refused -----------------------------------------------------------------------------------------
 
 registers_40, wait = set_registers(40, grow=False), wgmma_wait(0)
+skips = instruction(
+    "skips", "{ mov.b32 $0, $1; bra done; add.s32 $0, $0, 1; done: }", "=r,r", int32, (int32,)
+)
 unheard_of = instruction("unheard_of", "frobnicate.b32 $0, $1;", "=r,r", int32, (int32,))
 
 
@@ -248,6 +256,16 @@ def copy_engine(x):
 @cuda.jit
 def phases(x):
     mbarrier_init(int32(0), int32(1))
+
+
+@cuda.jit
+def waits(x):
+    mbarrier_wait(int32(0), int32(1))
+
+
+@cuda.jit
+def jumps(x):
+    x[0] = skips(int32(1))
 
 
 @cuda.jit
@@ -269,6 +287,8 @@ REFUSED = {
     warpgroups: r"`wgmma.wait_group.*`: it is a product of a warpgroup",
     copy_engine: r"`cp.async.bulk.tensor.3d.*`: it hands a box to the copy engine \(TMA\)",
     phases: r"`mbarrier.init.*`: threads wait there for others",
+    waits: r"`mbarrier.try_wait.*`: threads wait there for others",
+    jumps: r"`bra`: it is a jump",
     budgets: r"`setmaxnreg.dec.*`: it moves registers",
     some_threads: r"`bar.sync`: only some threads of the block meet there",
     unknown_instruction: r"`frobnicate.b32`; run it on a GPU",

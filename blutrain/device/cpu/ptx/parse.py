@@ -43,7 +43,7 @@ class Statement:
 
 _STATEMENT = re.compile(r"(?:@(!?\w+)\s+)?([\w.:]+)\s*(.*)", re.S)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
-_LABEL = re.compile(r"\w+\s*:\s")
+_LABEL = re.compile(r"^\w+\s*:\s")
 
 
 def parse(text: str) -> tuple[dict[str, str], list[Statement]]:
@@ -61,14 +61,13 @@ def parse(text: str) -> tuple[dict[str, str], list[Statement]]:
     for piece in text.split(";"):
         line = piece.strip()
         line = line[1:].strip() if line.startswith("{") else line
+        line = _LABEL.sub("", line)  # a jump to it is refused
         if line in ("", "}"):
             continue
         if line.startswith(".reg"):
             kind, names = line[4:].strip()[1:].split(None, 1)
             registers.update({n.strip(): kind for n in names.split(",")})
             continue
-        if _LABEL.match(line):
-            raise NotOnTheCpu(f"`{line}`: a loop within an instruction")
         found = _STATEMENT.fullmatch(line)
         if found is None:
             raise NotOnTheCpu(f"`{line}`")
