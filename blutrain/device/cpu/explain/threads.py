@@ -178,6 +178,16 @@ class Cuda:
             yield value
         self._recorder.branch(Site(*site), self._number, False)
 
+    @staticmethod
+    def popc(value: Any) -> int:
+        """Bits that are set."""
+        return int(value).bit_count()
+
+    @staticmethod
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        """a * b + c."""
+        return a * b + c
+
     def _shared_array(self, shape: Any, dtype: Any) -> Traced:
         return self._block.shared_array(site_of(sys._getframe(1)), shape, dtype)
 

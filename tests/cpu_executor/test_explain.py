@@ -1,0 +1,335 @@
+"""bt.explain: what it counts of kernels whose costs are known, and what it says of bad ones."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+import blutrain as bt
+from blutrain.device.cpu import explain as package
+from blutrain.device.cpu.explain.costs import Atomics, Branches, GlobalTraffic, SharedTraffic
+from blutrain.errors import DeviceError, DTypeError, KernelError
+
+N = 1024
+FULL = 0xFFFFFFFF
+
+
+def zeros(*shape, dtype=np.float32):
+    return np.zeros(shape, dtype)
+
+
+@cuda.jit
+def copy_kernel(x, y):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] = x[i]
+
+
+@cuda.jit
+def strided_kernel(x, y, stride):
+    i = cuda.grid(1)
+    y[i] = x[stride * i]
+
+
+@cuda.jit
+def transpose_kernel(x, y):
+    tile = cuda.shared.array((32, 32), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for k in range(0, 32, 8):
+        tile[ty + k, tx] = x[ty + k, tx]
+    cuda.syncthreads()
+    for k in range(0, 32, 8):
+        y[ty + k, tx] = tile[tx, ty + k]
+
+
+@cuda.jit
+def padded_kernel(x, y):
+    tile = cuda.shared.array((32, 33), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    for k in range(0, 32, 8):
+        tile[ty + k, tx] = x[ty + k, tx]
+    cuda.syncthreads()
+    for k in range(0, 32, 8):
+        y[ty + k, tx] = tile[tx, ty + k]
+
+
+@cuda.jit
+def divergent_kernel(x):
+    i = cuda.threadIdx.x
+    if i % 2 == 0:
+        x[i] = 1
+    if i // 32 == 0:
+        x[i] = 2
+    k = 0
+    while k < i % 4:
+        k += 1
+
+
+@cuda.jit
+def histogram_kernel(x, counts):
+    s = cuda.shared.array(4, int32)
+    i = cuda.grid(1)
+    cuda.atomic.add(s, i % 4, 1)
+    cuda.atomic.add(counts, x[i], 1)
+
+
+@cuda.jit(device=True)
+def load_twice(x, i):
+    return x[i] + x[i + 1]
+
+
+@cuda.jit
+def calling_kernel(x, y):
+    i = cuda.grid(1)
+    y[i] = load_twice(x, i)
+
+
+@cuda.jit
+def lanes_kernel(y):
+    t = cuda.threadIdx.x
+    y[8 * cuda.shfl_sync(FULL, t, 3)] = 0
+    y[8 * cuda.shfl_xor_sync(FULL, t, 5)] = 1
+    y[8 * cuda.shfl_up_sync(FULL, t, 2)] = 2
+    y[8 * cuda.shfl_down_sync(FULL, t, 4)] = 3
+    y[8 * cuda.popc(cuda.ballot_sync(FULL, t > 6)) + t] = 4
+    y[32 if cuda.any_sync(FULL, t == 40) else 8 * t] = 5
+    y[8 * t if cuda.all_sync(FULL, t < 32) else 0] = 6
+
+
+@cuda.jit(device=True)
+def warp_sum(v):
+    for k in (16, 8, 4, 2, 1):
+        v += cuda.shfl_xor_sync(FULL, v, k)
+    return v
+
+
+@cuda.jit
+def block_sum_kernel(x, y, factor):
+    partial = cuda.shared.array(0, float32)
+    t = cuda.threadIdx.x
+    total = warp_sum(x[cuda.grid(1)])
+    if t % 32 == 0:
+        partial[t // 32] = total
+    n = cuda.syncthreads_count(1 if x[cuda.grid(1)] > 0 else 0)
+    if t < 32:
+        total = warp_sum(partial[t] if t < cuda.blockDim.x // 32 else float32(0))
+        if t == 0:
+            y[cuda.blockIdx.x] = total * factor + n
+
+
+@cuda.jit
+def local_kernel(y):
+    mine = cuda.local.array(4, float32)
+    for k in range(4):
+        mine[k] = k
+    y[cuda.grid(1)] = mine[3]
+
+
+@cuda.jit
+def half_kernel(x, y):
+    y[cuda.grid(1)] = x[cuda.grid(1)]
+
+
+@cuda.jit
+def stuck_kernel(x):
+    if cuda.threadIdx.x < 32:
+        cuda.syncthreads()
+    else:
+        cuda.syncthreads_count(1)
+
+
+@cuda.jit
+def outside_kernel(x):
+    x[cuda.grid(1) + 1] = 0
+
+
+@cuda.jit
+def unknown_kernel(x):
+    cuda.nanosleep(10)
+    x[0] = 1
+
+
+# What is counted ---------------------------------------------------------------------------------
+
+
+def test_coalesced_copy():
+    seen = bt.explain(copy_kernel, 4, 256, zeros(N), zeros(N))
+    whole = GlobalTraffic(requests=8, bytes_asked=1024, sectors=32, least_sectors=32)
+    assert seen.total.global_loads == seen.total.global_stores == whole
+    assert seen.total.branches == Branches(executed=8, divergent=0, lanes=256)
+    assert seen.grid_total.global_loads == whole * 4
+    assert seen.line("y[i] = x[i]").cost.global_loads == whole
+    assert not seen.line("cuda.grid").cost
+    assert "!" not in str(seen)
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(2, 64), (8, 256), (32, 256)])
+def test_strided_copy(stride, sectors):
+    seen = bt.explain(strided_kernel, 4, 256, zeros(N * stride), zeros(N), stride)
+    assert seen.total.global_loads == GlobalTraffic(8, 1024, sectors, 32)
+    assert seen.total.global_loads.efficiency == 32 / sectors
+    assert "let neighbouring threads load neighbouring elements" in str(seen)
+
+
+@pytest.mark.parametrize(("kernel", "ways"), [(transpose_kernel, 32), (padded_kernel, 1)])
+def test_bank_conflicts_of_a_transpose(kernel, ways):
+    seen = bt.explain(kernel, 1, (32, 8), zeros(32, 32), zeros(32, 32))
+    assert seen.total.shared_stores == SharedTraffic(32, 4096, 32, 32)
+    assert seen.total.shared_loads == SharedTraffic(32, 4096, 32 * ways, 32)
+    assert seen.total.barriers == 8
+    assert ("32-way bank conflicts" in str(seen)) == (ways == 32)
+    assert seen.resources.shared == 4 * 32 * (32 if ways == 32 else 33)
+
+
+def test_a_view_is_where_it_would_be_on_the_device():
+    x = zeros(N + 1)
+    assert bt.explain(copy_kernel, 4, 256, x[1:], zeros(N)).total.global_loads.sectors == 8 * 5
+    assert bt.explain(copy_kernel, 4, 256, x[:-1], zeros(N)).total.global_loads.sectors == 8 * 4
+    shifted = bt.explain(copy_kernel, 4, 256, x[1:], zeros(N))
+    assert "let rows begin at multiples of 32 bytes" in str(shifted)
+    wide = zeros(N, 2)
+    assert bt.explain(copy_kernel, 4, 256, wide[:, 1], zeros(N)).total.global_loads.sectors == 64
+
+
+def test_divergence():
+    seen = bt.explain(divergent_kernel, 1, 64, zeros(64))
+    assert seen.line("i % 2").cost.branches == Branches(executed=2, divergent=2, lanes=64)
+    assert seen.line("i // 32").cost.branches == Branches(executed=2, divergent=0, lanes=64)
+    # Lanes leave after 0, 1, 2 and 3 turns: 32, 24, 16 and 8 come to the question.
+    assert seen.line("while").cost.branches == Branches(8, divergent=6, lanes=2 * 80)
+    assert seen.line("= 1").cost.global_stores.bytes_asked == 32 * 4
+    assert "100% of the warps that come here go both ways" in str(seen)
+
+
+def test_atomics():
+    x, counts = zeros(N, dtype=np.int32), zeros(8, dtype=np.int32)
+    seen = bt.explain(histogram_kernel, 4, 256, x, counts)
+    assert seen.total.shared_atomics == Atomics(requests=8, lanes=256, turns=8 * 8)
+    assert seen.total.global_atomics == Atomics(requests=8, lanes=256, turns=8 * 32)
+    assert "32 lanes of a warp meet at one address" in str(seen)
+    x[:] = np.arange(N) % 8
+    assert bt.explain(histogram_kernel, 4, 256, x, counts).total.global_atomics.contention == 4
+
+
+def test_lines_of_device_functions():
+    seen = bt.explain(calling_kernel, 1, 32, zeros(33), zeros(32))
+    line = seen.line("x[i] + x[i + 1]")
+    assert line.cost.global_loads == GlobalTraffic(2, 256, 4 + 5, 8)
+    assert seen.lines[-1] is line  # behind the kernel's own
+    assert seen.total.global_stores.requests == 1
+
+
+def test_threads_exchange_values():
+    x, y = np.arange(1, N + 1, dtype=np.float32), zeros(4)
+    seen = bt.explain(block_sum_kernel, 4, 256, x, y, 0.5, shared=32, blocks="all")
+    assert not y.any()  # the arguments are as they were
+    assert len(seen.blocks) == 4
+    assert seen.total.shared_stores.requests == 8
+    assert seen.total.barriers == 8
+    assert seen.line("y[cuda.blockIdx.x]").cost.global_stores == GlobalTraffic(1, 4, 1, 1)
+    assert seen.occupancy.blocks == 8
+
+
+def test_lanes_exchange_values():
+    seen = bt.explain(lanes_kernel, 1, 32, zeros(256))
+    found = [seen.line(f"] = {k}").cost.global_stores.sectors for k in range(7)]
+    # Of the lanes that take another's value, these many take different ones.
+    assert found == [1, 32, 30, 28, 4, 32, 32]
+
+
+def test_the_blocks_that_are_executed():
+    x, y = zeros(N), zeros(1000)
+    assert bt.explain(copy_kernel, 4, 256, x, y).blocks == [(1, 0, 0)]
+    last = bt.explain(copy_kernel, 4, 256, x, y, blocks=[3])
+    assert last.total.global_stores.bytes_asked == 4 * (1000 - 768)
+    every = bt.explain(copy_kernel, 4, 256, x, y, blocks="all")
+    assert every.grid_total.global_stores == GlobalTraffic(32, 4000, 125, 125)
+    assert every.total.branches.divergent == 0.25  # one warp of one block of four
+
+
+def test_local_arrays_are_no_traffic():
+    seen = bt.explain(local_kernel, 1, 32, zeros(32))
+    assert seen.total.global_stores.requests == 1
+    assert not seen.total.shared_loads
+    assert not seen.total.global_loads
+
+
+def test_tensors_and_halves():
+    seen = bt.explain(copy_kernel, 4, 256, bt.zeros((N,)), bt.zeros((N,)))
+    assert seen.total.global_loads.sectors == 32
+    x = zeros(N, dtype=np.float16)
+    seen = bt.explain(half_kernel, 4, 256, x, zeros(N))
+    assert seen.total.global_loads.sectors == 16
+
+
+def test_the_text_is_the_source_with_figures():
+    text = str(bt.explain(transpose_kernel, 1, (32, 8), zeros(32, 32), zeros(32, 32)))
+    for line in (
+        "transpose_kernel: grid (1, 1, 1), block (32, 8, 1)",
+        "|         y[ty + k, tx] = tile[tx, ty + k]",
+        "global stores   32 requests, 4.0 KiB asked, 4.0 KiB moved in 128 sectors (100%)",
+        "shared loads    32 requests, 1,024 wavefronts, 992 bank conflicts",
+        "of shared memory a block",
+        "occupancy:",
+    ):
+        assert line in text, text
+
+
+# Resources ---------------------------------------------------------------------------------------
+
+
+def test_resources_of_an_architecture():
+    on_90 = bt.explain(copy_kernel, 4, 1024, zeros(N), zeros(N))
+    on_86 = bt.explain(copy_kernel, 4, 1024, zeros(N), zeros(N), architecture="sm_86")
+    assert on_90.resources.registers > 0
+    assert on_90.resources.spill_stores == 0
+    assert (on_90.occupancy.blocks, on_86.occupancy.blocks) == (2, 1)
+    assert on_86.occupancy.fraction == 32 / 48
+
+
+def test_without_an_assembler_the_rest_is_counted(monkeypatch):
+    def check(*arguments):
+        raise DeviceError("ptxas: no assembler was found; install one")
+
+    monkeypatch.setattr(package, "check", check)
+    seen = bt.explain(copy_kernel, 4, 256, zeros(N), zeros(N))
+    assert seen.resources is None
+    assert seen.occupancy is None
+    assert seen.total.global_loads.sectors == 32
+    assert "registers and occupancy are not known: ptxas: no assembler was found" in str(seen)
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+X = zeros(64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "says"),
+    [
+        (
+            (copy_kernel, 0, 32, X, X),
+            {},
+            "copy_kernel: grid must be between 1 and .*launch nothing",
+        ),
+        ((copy_kernel, 1, 2048, X, X), {}, "copy_kernel: block must be between 1"),
+        ((copy_kernel, 1, 32, X), {}, r"kernel copy_kernel: takes 2 arguments \(x, y\), got 1"),
+        ((copy_kernel, 2, 32, X, X), {"blocks": [2]}, r"indices within grid \(2, 1, 1\), got 2"),
+        ((copy_kernel, 2, 32, X, X), {"blocks": []}, r"at least one block, got \[\]"),
+        ((copy_kernel, 2, 32, X, X), {"architecture": "sm_3"}, "unknown architecture, got sm_3"),
+        ((copy_kernel, 2, 32, X, X), {"shared": 1 << 20}, "shared must be at most 232448 bytes"),
+        ((outside_kernel, 1, 64, X), {}, r"thread 63 must stay within .* \(64,\), got index 64"),
+        ((stuck_kernel, 1, 64, X), {}, "thread 0 waits for ever at syncthreads"),
+        ((unknown_kernel, 1, 64, X), {}, "explain cannot follow this name, got cuda.nanosleep"),
+    ],
+)
+def test_bad_input(arguments, options, says):
+    with pytest.raises(KernelError, match=says):
+        bt.explain(*arguments, **options)
+    assert not X.any()
+
+
+def test_bad_arguments():
+    with pytest.raises(DTypeError, match="must be a NumPy array or a scalar, got list"):
+        bt.explain(copy_kernel, 1, 32, [1.0], X)
+    with pytest.raises(KernelError, match="a kernel must be a @cuda.jit function, got int"):
+        bt.explain(3, 1, 32, X)
