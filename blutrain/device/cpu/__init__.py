@@ -18,7 +18,9 @@ passes, in the order in which they run:
 | `webs.py`, `kinds.py` | splits variables; infers types |
 | `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
 | `cache.py`, `executable.py` | keeps it; runs it |
-| `vocabulary.py`, `intrinsics.py`, `math.py` | what `cuda.*` and `math.*` mean on the CPU |
+| `vocabulary.py`, `math.py`, `formulas.py` | what `cuda.*` and `math.*` mean on the CPU |
+| `arrays.py`, `atomics.py`, `votes.py`, `integers.py` | what Python text cannot say, as LLVM code |
+| `ptx/` | what inline PTX means |
 
 Example:
     >>> import numpy as np

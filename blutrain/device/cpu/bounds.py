@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from blutrain.device.cpu.intrinsics import SHAPE
+from blutrain.device.cpu.arrays import SHAPE
 from blutrain.device.cpu.syntax import call, name
 
 _I1, _I64 = ir.IntType(1), ir.IntType(64)

@@ -13,22 +13,20 @@ from dataclasses import dataclass
 
 from numba import types
 
-from blutrain.device.cpu import intrinsics
-from blutrain.device.cpu.bounds import Checks, checked
-from blutrain.device.cpu.distribution import Distribution
-from blutrain.device.cpu.executable import NegativeArgument
-from blutrain.device.cpu.intrinsics import (
+from blutrain.device.cpu import votes
+from blutrain.device.cpu.arrays import (
     argument,
-    ballot,
     dynamic_array,
     dynamic_bytes,
-    match,
     poison,
     scratch_array,
     slot_count,
     stack_array,
-    unsigned,
 )  # fmt: skip
+from blutrain.device.cpu.bounds import Checks, checked
+from blutrain.device.cpu.distribution import Distribution
+from blutrain.device.cpu.executable import NegativeArgument
+from blutrain.device.cpu.integers import unsigned
 from blutrain.device.cpu.math import minimum
 from blutrain.device.cpu.program import WARP, Memory, Program
 from blutrain.device.cpu.ranges import Bound, Facts
@@ -131,7 +129,8 @@ class Emitter:
         self.parameters, self.tree, self.storage = parameters, builder.tree, storage
         self.program, self.options, self.facts = program, options, facts
         self.objects: dict[str, object] = {
-            "_minimum": minimum, "_ballot": ballot, "_match": match, "_unsigned": unsigned,
+            "_minimum": minimum, "_ballot": votes.ballot, "_match": votes.match,
+            "_unsigned": unsigned,
             "_NegativeArgument": NegativeArgument,
         }  # fmt: skip
         self.distribution = Distribution(parameters, program)
@@ -277,7 +276,7 @@ class Emitter:
             self._line(depth, "pass")
 
     def _over_block(self, function: str, operand: str) -> ast.expr:
-        self.objects[f"_{function}"] = getattr(intrinsics, function)
+        self.objects[f"_{function}"] = getattr(votes, function)
         return call(f"_{function}", name(operand + "__t"), ast.Constant(self.program.n_threads))
 
     def _vote(self, depth: int, node: Vote) -> None:

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 
 from blutrain.device.cpu import hints
-from blutrain.device.cpu.intrinsics import stack_view
+from blutrain.device.cpu.arrays import stack_view
 from blutrain.device.cpu.kinds import Kinds, TypingError
 from blutrain.device.cpu.ptx.instructions import assembly
 from blutrain.device.cpu.ptx.memory import window_of

@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from blutrain.device.cpu.intrinsics import DATA, stack_view
+from blutrain.device.cpu.arrays import DATA, stack_view
 from blutrain.device.cpu.program import WARP
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

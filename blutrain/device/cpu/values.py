@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils, errors
 
-from blutrain.device.cpu.intrinsics import DATA, ITEMSIZE, NITEMS, SHAPE, STRIDES
+from blutrain.device.cpu.arrays import DATA, ITEMSIZE, NITEMS, SHAPE, STRIDES
 from blutrain.device.cpu.kinds import (
     OPERATORS,
     Kinds,

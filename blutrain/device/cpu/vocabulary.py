@@ -6,8 +6,9 @@ import ast
 import math
 from typing import Any
 
-from blutrain.device.cpu import intrinsics
+from blutrain.device.cpu import integers
 from blutrain.device.cpu import math as cpu_math
+from blutrain.device.cpu.atomics import ATOMICS
 from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.syntax import expression
 
@@ -24,13 +25,13 @@ MINIMUM, MAXIMUM = cpu_math.minimum, cpu_math.maximum
 
 _FUNCTIONS: dict[str, Any] = {
     "fma": cpu_math.fma,
-    "popc": intrinsics.popc,
-    "clz": intrinsics.clz,
-    "brev": intrinsics.brev,
-    "ffs": intrinsics.ffs,
+    "popc": integers.popc,
+    "clz": integers.clz,
+    "brev": integers.brev,
+    "ffs": integers.ffs,
     "selp": cpu_math.select,
     "cbrt": cpu_math.cbrt,
-    **{f"atomic.{name}": function for name, function in intrinsics.ATOMICS.items()},
+    **{f"atomic.{name}": function for name, function in ATOMICS.items()},
 }
 
 

@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from blutrain.device import half
-from blutrain.device.cpu.intrinsics import DATA
+from blutrain.device.cpu.arrays import DATA
 from blutrain.device.cpu.ptx.parse import Statement, parse
 from blutrain.device.cpu.ptx.statements import F32, F64, I16, I32, I64
 
