@@ -12,7 +12,7 @@ passes, in the order in which they run:
 | `uniformity.py` | finds what is the same for all threads of a block |
 | `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
 | `storage.py` | decides where each variable lives |
-| `ranges.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
+| `ranges.py`, `visits.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
 | `distribution.py` | splits loops, so that what lies before an inner loop is vectorised |
 | `shuffles.py`, `bounds.py` | shuffles by a constant; bounds checks, if asked for |
 | `webs.py`, `kinds.py` | splits variables; infers types |
@@ -34,8 +34,8 @@ Example:
 """
 
 from blutrain.device.cpu.compile import compile_kernel
-from blutrain.device.cpu.emit import Options
 from blutrain.device.cpu.executable import CompiledKernel
+from blutrain.device.cpu.options import Options
 from blutrain.device.cpu.run import run
 
 __all__ = ["CompiledKernel", "Options", "compile_kernel", "run"]

@@ -10,10 +10,11 @@ from typing import Any
 from numba import types
 
 from blutrain.device.cpu import cache, native
-from blutrain.device.cpu.emit import Emitter, Options
+from blutrain.device.cpu.emit import Emitter
 from blutrain.device.cpu.executable import CompiledKernel
 from blutrain.device.cpu.kinds import TypingError
 from blutrain.device.cpu.normalise import normalise_kernel
+from blutrain.device.cpu.options import Options
 from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import Builder

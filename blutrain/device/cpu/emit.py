@@ -6,14 +6,11 @@ The text is what is compiled, and can be read: `CompiledKernel.source`.
 from __future__ import annotations
 
 import ast
-import math
-import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from numba import types
 
-from blutrain.device.cpu import votes
+from blutrain.device.cpu import visits, votes
 from blutrain.device.cpu.arrays import (
     argument,
     dynamic_array,
@@ -28,8 +25,9 @@ from blutrain.device.cpu.distribution import Distribution
 from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.integers import unsigned
 from blutrain.device.cpu.math import minimum
+from blutrain.device.cpu.options import Options
 from blutrain.device.cpu.program import WARP, Memory, Program
-from blutrain.device.cpu.ranges import Bound, Facts
+from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import (
     Builder,
     Check,
@@ -48,32 +46,6 @@ from blutrain.device.cpu.syntax import call, clone, name, reads, text_of, writes
 # Arrays of a block are on the C stack, where LLVM knows that nothing else points into them, up to
 # this many bytes; what does not fit is in scratch memory that the caller gives.
 STACK_LIMIT = 256 << 10
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a kernel is compiled.
-
-    Attributes:
-        reverse: run the threads of a block from the last to the first.
-        shuffle: unless 0, run the threads of a block in an order drawn from this seed.
-        poison: fill shared and carried float arrays with NaN before each block.
-        check_barriers: raise when only some threads of a block reach a barrier.
-        check_bounds: raise when an index is out of bounds; names array, block and thread.
-        reassociate: let LLVM reorder floating-point sums (as `fastmath` does).
-    """
-
-    reverse: bool = False
-    poison: bool = False
-    check_barriers: bool = False
-    check_bounds: bool = False
-    reassociate: bool = False
-    shuffle: int = 0
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the threads of a block run from the first to the last."""
-        return not self.reverse and not self.shuffle
 
 
 _VOTES = {
@@ -318,7 +290,11 @@ class Emitter:
             body = self.checks.statements(body, in_thread=True)
         else:
             body = self.distribution.statements(body)
-        depth = self._threads(depth, bound, reads(body) | _all_reads(needed, values))
+        used = reads(body) | _all_reads(needed, values)
+        opening, n_loops = visits.loops(self.program, self.options, bound, used)
+        for line in opening:
+            self._line(depth, line)
+        depth += n_loops
         for v in needed:
             self._line(depth, f"{v} = {text_of(values[v])}")
         for v in loads:
@@ -345,53 +321,6 @@ class Emitter:
                 needed.add(v)
                 pending |= reads(self.storage.recomputed[v])
         return [v for v in self.storage.recomputed if v in needed]
-
-    def _threads(self, depth: int, bound: Bound | None, used: set[str]) -> int:
-        """Write the loops over the threads; gives the depth of their body."""
-        program = self.program
-        bx, by, bz = program.block
-        limit = {bound.place: bound.limit} if bound else {}
-
-        def loop(place: str, n: int) -> None:
-            nonlocal depth
-            if self.options.shuffle:
-                factor, first = _permutation(self.options.shuffle, n)
-                self._line(depth, f"for _turn{place} in range({n}):")
-                self._line(depth + 1, f"{place} = (_turn{place} * {factor} + {first}) % {n}")
-            elif self.options.reverse:
-                self._line(depth, f"for {place} in range({n - 1}, -1, -1):")
-            else:
-                end = f"_minimum({n}, {limit[place]})" if place in limit else str(n)
-                self._line(depth, f"for {place} in range({end}):")
-            depth += 1
-
-        if not program.is_flat:
-            for place, n in (("_tz", bz), ("_ty", by), ("_tx", bx)):
-                if n > 1 or place == "_tx":
-                    loop(place, n)
-            terms = "_tx" if by == 1 else f"_ty * {bx} + _tx"
-            terms = terms if bz == 1 else f"(_tz * {by} + {'0' if by == 1 else '_ty'}) * {bx} + _tx"
-            self._line(depth, f"_t = {terms}")
-            self._line(depth, "_lane = _t & 31")
-            self._line(depth, "_warp = _t >> 5")
-            return depth
-        by_warp = program.has_warp_loops and used & {"_lane", "_warp"}
-        if (by_warp and "_t" not in limit) or "_lane" in limit:
-            loop("_warp", program.n_threads // WARP)
-            loop("_lane", WARP)
-            self._line(depth, f"_t = _warp * {WARP} + _lane")
-            return depth
-        loop("_t", bx)
-        if used & {"_lane", "_warp"}:
-            self._line(depth, "_lane = _t & 31")
-            self._line(depth, "_warp = _t >> 5")
-        return depth
-
-
-def _permutation(seed: int, n: int) -> tuple[int, int]:
-    """(a, b) such that i -> (a i + b) mod n goes over n threads in some other order."""
-    draw = random.Random(seed * 1031 + n)
-    return draw.choice([a for a in range(1, n + 1) if math.gcd(a, n) == 1]), draw.randrange(n)
 
 
 def _head(s: ast.If | ast.For | ast.While) -> str:

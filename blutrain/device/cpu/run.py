@@ -11,7 +11,7 @@ from numba.np.numpy_support import from_dtype
 
 from blutrain.device import arguments as packing
 from blutrain.device.cpu.compile import compile_kernel
-from blutrain.device.cpu.emit import Options
+from blutrain.device.cpu.options import Options
 from blutrain.device.geometry import block_of, check_shared, grid_of
 from blutrain.device.half import HalfArray
 from blutrain.errors import DTypeError, message
