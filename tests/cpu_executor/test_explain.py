@@ -1,5 +1,7 @@
 """bt.explain: what it counts of kernels whose costs are known, and what it says of bad ones."""
 
+import math
+
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
@@ -143,6 +145,17 @@ def outside_kernel(x):
 
 
 @cuda.jit
+def corners_kernel(x, y):
+    i = cuda.grid(1)
+    y[i] = math.log(x[i]) / x[i] + math.exp(x[i] * 1000)
+
+
+@cuda.jit
+def wrong_kernel(x):
+    x[0] = int("7" + x[1])
+
+
+@cuda.jit
 def unknown_kernel(x):
     cuda.nanosleep(10)
     x[0] = 1
@@ -261,6 +274,12 @@ def test_tensors_and_halves():
     assert seen.total.global_loads.sectors == 16
 
 
+def test_numbers_beyond_a_functions_domain():
+    for value in (0, -1, 1, 1000):
+        x = np.full(32, value, np.float32)
+        assert bt.explain(corners_kernel, 1, 32, x, zeros(32)).total.global_stores.requests == 1
+
+
 def test_the_text_is_the_source_with_figures():
     text = str(bt.explain(transpose_kernel, 1, (32, 8), zeros(32, 32), zeros(32, 32)))
     for line in (
@@ -319,6 +338,7 @@ X = zeros(64)
         ((copy_kernel, 2, 32, X, X), {"shared": 1 << 20}, "shared must be at most 232448 bytes"),
         ((outside_kernel, 1, 64, X), {}, r"thread 63 must stay within .* \(64,\), got index 64"),
         ((stuck_kernel, 1, 64, X), {}, "thread 0 waits for ever at syncthreads"),
+        ((wrong_kernel, 1, 64, X), {}, r"thread 0 failed in `x\[0\] = int.*`, got TypeError: can"),
         ((unknown_kernel, 1, 64, X), {}, "explain cannot follow this name, got cuda.nanosleep"),
     ],
 )

@@ -11,6 +11,7 @@ import ast
 from types import FunctionType
 from typing import Any
 
+from blutrain.device.cpu.explain.mathematics import as_on_a_gpu
 from blutrain.device.cpu.source import Source, is_device_function, source_of
 
 MEETINGS = ("syncthreads", "syncwarp", "shfl", "ballot", "any_sync", "all_sync", "match")
@@ -41,7 +42,8 @@ class _Functions:
         definition = ast.FunctionDef(name, arguments, body, [], lineno=1)
         module = ast.fix_missing_locations(ast.Module([definition], []))
         ast.increment_lineno(module, source.first_line - 1)
-        scope = {**source.environment, **rewriter.called}
+        scope = {name: as_on_a_gpu(value) for name, value in source.environment.items()}
+        scope |= rewriter.called
         exec(compile(module, source.function.__code__.co_filename, "exec"), scope)
         made: FunctionType = scope[name]
         self._made[source.function] = made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,14 @@ from blutrain.device.cpu.explain.recorder import Site
 from blutrain.device.cpu.explain.rewrite import generator_of
 from blutrain.device.cpu.explain.traced import Traced, Watch, site_of
 from blutrain.device.geometry import Dim3
-from blutrain.errors import KernelError, message
+from blutrain.errors import BlutrainError, KernelError, message
 
 SHARED_ALIGNMENT = 128
 _AXES = ("x", "y", "z")
 
 # What a thread yields where it meets others: (what, site, operands).
 Meeting = tuple[str, tuple[str, int, int], tuple[Any, ...]]
+Thread = Generator[Meeting, Any, None]
 
 
 class Block:
@@ -64,25 +66,41 @@ class Block:
         function = generator_of(kernel)
         nx, ny, nz = self.shape
         places = [(x, y, z) for z in range(nz) for y in range(ny) for x in range(nx)]
-        threads: list[Generator[Meeting, Any, None]] = [
+        threads: list[Thread] = [
             function(Cuda(self, place, n), *arguments) for n, place in enumerate(places)
         ]
         waiting: dict[int, Meeting] = {}
         answers: dict[int, Any] = dict.fromkeys(range(len(threads)))
-        while answers:
-            for n in sorted(answers):
-                self.watch.thread = n
-                try:
-                    waiting[n] = threads[n].send(answers[n])
-                except StopIteration:
+        # As on a GPU, a division by zero gives infinity, and nobody is told.
+        with np.errstate(all="ignore"):
+            while answers:
+                for n in sorted(answers):
                     waiting.pop(n, None)
-            answers = dict(self._answers(waiting))
+                    met = self._continue(threads[n], n, answers[n])
+                    if met is not None:
+                        waiting[n] = met
+                answers = dict(self._answers(waiting))
         if waiting:
             n = min(waiting)
             wrong = f"thread {n} waits for ever at {waiting[n][0]}"
             raise KernelError(
                 message(f"kernel {self.watch.kernel}", wrong, do="let all come there")
             )
+
+    def _continue(self, thread: Thread, n: int, answer: Any) -> Meeting | None:
+        """Run a thread on to where it meets others, or to its end."""
+        self.watch.thread = n
+        try:
+            return thread.send(answer)
+        except StopIteration:
+            return None
+        except BlutrainError:
+            raise
+        except Exception as error:  # a kernel's own mistakes can be any
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            wrong = f"thread {n} failed in `{frame.line}`"
+            got = f"{type(error).__name__}: {error}"
+            raise KernelError(message(f"kernel {self.watch.kernel}", wrong, got)) from error
 
     def _answers(self, waiting: dict[int, Meeting]) -> Iterator[tuple[int, Any]]:
         """What those get who wait and have all come: warps first, then the block."""
@@ -188,10 +206,10 @@ class Cuda:
         """a * b + c."""
         return a * b + c
 
-    def _shared_array(self, shape: Any, dtype: Any) -> Traced:
+    def _shared_array(self, shape: Any, dtype: Any, alignment: int = 0) -> Traced:
         return self._block.shared_array(site_of(sys._getframe(1)), shape, dtype)
 
-    def _local_array(self, shape: Any, dtype: Any) -> Traced:
+    def _local_array(self, shape: Any, dtype: Any, alignment: int = 0) -> Traced:
         return Traced(np.zeros(shape, as_dtype(dtype)), "", 0, self._block.watch)
 
 
