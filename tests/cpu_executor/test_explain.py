@@ -132,6 +132,13 @@ def half_kernel(x, y):
 
 
 @cuda.jit
+def through_kernel(x, y, z):
+    i = cuda.grid(1)
+    x[i] = 8 * i
+    z[y[i]] = 1
+
+
+@cuda.jit
 def stuck_kernel(x):
     if cuda.threadIdx.x < 32:
         cuda.syncthreads()
@@ -269,9 +276,30 @@ def test_local_arrays_are_no_traffic():
 def test_tensors_and_halves():
     seen = bt.explain(copy_kernel, 4, 256, bt.zeros((N,)), bt.zeros((N,)))
     assert seen.total.global_loads.sectors == 32
-    x = zeros(N, dtype=np.float16)
-    seen = bt.explain(half_kernel, 4, 256, x, zeros(N))
-    assert seen.total.global_loads.sectors == 16
+    for x in (zeros(N, dtype=np.float16), bt.zeros((N,), "float16"), bt.zeros((N,), "bfloat16")):
+        seen = bt.explain(half_kernel, 4, 256, x, zeros(N))
+        assert seen.total.global_loads.sectors == 16
+        assert seen.total.global_stores.sectors == 32
+        assert bt.explain(half_kernel, 4, 256, zeros(N), x).total.global_stores.sectors == 16
+
+
+def test_a_tensor_is_read_where_it_lies():
+    t = bt.from_numpy(np.arange(2 * N, dtype=np.int32) % 2).reshape(N, 2)
+    t = t[1:, 1]  # ones, from the fourth on
+    counts = bt.zeros((8,), "int32")
+    seen = bt.explain(histogram_kernel, 1, 256, t, counts)
+    assert seen.total.global_atomics.contention == 32
+    assert seen.total.global_loads.sectors == 8 * 9
+    w = bt.ones((N,)).requires_grad_()
+    assert bt.explain(copy_kernel, 4, 256, w, zeros(N)).total.global_loads.sectors == 32
+    assert bt.explain(copy_kernel, 1, 32, w[1:], w).total.global_loads.sectors == 5
+    assert float(w.detach().sum().item()) == N
+
+
+def test_two_names_of_one_memory():
+    for same in (zeros(32, dtype=np.int32), bt.zeros((32,), "int32")):
+        seen = bt.explain(through_kernel, 1, 32, same, same, zeros(256))
+        assert seen.line("z[y[i]]").cost.global_stores.sectors == 32
 
 
 def test_numbers_beyond_a_functions_domain():

@@ -28,6 +28,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from blutrain.device.arguments import numba_type, type_of
+from blutrain.device.array import Array
 from blutrain.device.cpu.explain.copies import Copies
 from blutrain.device.cpu.explain.costs import Cost, Line
 from blutrain.device.cpu.explain.explanation import Explanation
@@ -39,6 +41,7 @@ from blutrain.device.cpu.run import pack_argument
 from blutrain.device.cpu.source import source_of
 from blutrain.device.cuda.ptxas import Assembled, check
 from blutrain.device.geometry import Dim, Dim3, block_of, check_shared, grid_of
+from blutrain.dtypes import DType, float16
 from blutrain.errors import DeviceError, KernelError, message
 
 __all__ = ["Explanation", "explain"]
@@ -91,19 +94,17 @@ def explain(
     check_shared(name, shared)
     multiprocessor(architecture)
     chosen = _chosen(name, grid3, blocks)
-    hosted = [a.numpy() if hasattr(a, "numpy") else a for a in arguments]
-    types = tuple(pack_argument(f"kernel {name}", a)[0] for a in hosted)
+    copies = Copies()
+    given = [_Argument(f"kernel {name}", a, copies) for a in arguments]
+    types = tuple(a.type for a in given)
     if len(types) != len(source.parameters):
         wrong = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
         raise KernelError(message(f"kernel {name}", wrong, len(types)))
 
     costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
-    copies = Copies()
-    hosted = [copies.of(a) if isinstance(a, np.ndarray) else a for a in hosted]
     for place in chosen:
         watch = Watch(name, Recorder())
-        seen = [_as_argument(a, watch) for a in hosted]
-        Block(watch, place, block3, grid3, shared).run(kernel, seen)
+        Block(watch, place, block3, grid3, shared).run(kernel, [a.seen(watch) for a in given])
         for site, cost in watch.recorder.costs():
             costs[site.file, site.line] += cost
     lines = [
@@ -139,12 +140,30 @@ def _chosen(name: str, grid: Dim3, blocks: Sequence[Dim] | str | None) -> list[D
     return chosen
 
 
-def _as_argument(value: Any, watch: Watch) -> Any:
-    """An argument as the kernel sees it."""
-    if isinstance(value, np.ndarray):
-        return Traced(value, "global", value.ctypes.data, watch)
-    # As in a launch, a Python float is a float32.
-    return np.float32(value) if type(value) is float else value
+class _Argument:
+    """An argument of the kernel: its Numba type, and a copy of what it holds."""
+
+    def __init__(self, where: str, value: Any, copies: Copies) -> None:
+        self.half: DType | None = None
+        if hasattr(value, "array"):  # a tensor
+            value = value.array()
+        if isinstance(value, Array):
+            self.type = numba_type(type_of(value, where))
+            self.half = value.dtype if value.dtype.is_half else None
+            self.value: Any = copies.of_device(value)
+            return
+        self.type, _ = pack_argument(where, value)
+        if isinstance(value, np.ndarray):
+            self.half = float16 if value.dtype == np.float16 else None
+            value = copies.of(value)
+        # As in a launch, a Python float is a float32.
+        self.value = np.float32(value) if type(value) is float else value
+
+    def seen(self, watch: Watch) -> Any:
+        """What the kernel's threads work on."""
+        if isinstance(self.value, np.ndarray):
+            return Traced(self.value, "global", self.value.ctypes.data, watch, self.half)
+        return self.value
 
 
 def _mean(cost: Cost, n: int) -> Cost:

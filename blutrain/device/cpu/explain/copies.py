@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from blutrain.device.array import Array
+from blutrain.device.transfer import copy_to_host
+
 # cudaMalloc and blutrain's allocator align to at least so much, NumPy to 16 bytes.
 ALIGNMENT = 512
 
@@ -37,9 +40,31 @@ class Copies:
         low, high = np.lib.array_utils.byte_bounds(owner)
         memory = self._memory.get(low)
         if memory is None:
-            room = np.empty(high - low + ALIGNMENT, np.uint8)
-            start = -room.ctypes.data % ALIGNMENT
-            memory = self._memory[low] = room[start : start + high - low]
+            memory = self._memory[low] = _room(high - low)
             memory[:] = np.frombuffer(ctypes.string_at(low, high - low), np.uint8)
         offset = array.ctypes.data - low
         return np.ndarray(array.shape, array.dtype, memory, offset, array.strides)
+
+    def of_device(self, array: Array) -> np.ndarray[Any, Any]:
+        """A copy of an array on the device, of the dtype that its elements are stored in.
+
+        It begins where its memory is aligned: the allocator gives nothing that is less.
+        """
+        low = array.pointer // ALIGNMENT * ALIGNMENT
+        steps = zip(array.shape, array.strides, strict=True)
+        last = sum((n - 1) * step for n, step in steps) if 0 not in array.shape else 0
+        n_bytes = array.pointer - low + last + array.dtype.itemsize
+        memory = self._memory.get(low)
+        if memory is None or memory.size < n_bytes:
+            memory = self._memory[low] = _room(n_bytes)
+            if 0 not in array.shape:
+                copy_to_host(memory[array.pointer - low :], array.pointer)
+        offset = array.pointer - low
+        return np.ndarray(array.shape, array.dtype.storage, memory, offset, array.strides)
+
+
+def _room(n_bytes: int) -> np.ndarray[Any, Any]:
+    """Bytes at an aligned address."""
+    room = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + n_bytes]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from blutrain.device.cpu.explain.recorder import Kind, Recorder, Site, Space
+from blutrain.dtypes import DType, from_storage, to_storage
 from blutrain.errors import KernelError, message
 
 
@@ -50,10 +51,19 @@ class Traced:
         space: "global" or "shared"; "" for local memory, of which nothing is noted.
         base: the address of the first element: a real one, or an offset in shared memory.
         watch: who is told.
+        half: float16 or bfloat16 where elements are stored so; they are read as float32.
     """
 
-    def __init__(self, data: np.ndarray[Any, Any], space: Space, base: int, watch: Watch) -> None:
+    def __init__(
+        self,
+        data: np.ndarray[Any, Any],
+        space: Space,
+        base: int,
+        watch: Watch,
+        half: DType | None = None,
+    ) -> None:
         self._data, self._space, self._base, self._watch = data, space, base, watch
+        self._half = half
         self.shape, self.strides = data.shape, data.strides
         self.ndim, self.size, self.dtype, self.itemsize = (
             data.ndim, data.size, data.dtype, data.itemsize,
@@ -66,14 +76,17 @@ class Traced:
         if not self._whole(index):
             part = self._data[index]
             offset = part.ctypes.data - self._data.ctypes.data
-            return Traced(part, self._space, self._base + offset, self._watch)
+            return Traced(part, self._space, self._base + offset, self._watch, self._half)
         place = self._place(index)
         self._note("load", place, sys._getframe(1))
-        return self._data[place]
+        value = self._data[place]
+        return np.float32(from_storage(value, self._half)) if self._half else value
 
     def __setitem__(self, index: Any, value: Any) -> None:
         place = self._place(index)
         self._note("store", place, sys._getframe(1))
+        if self._half:
+            value = to_storage(np.asarray(value, np.float32), self._half)
         self._data[place] = value
 
     def update(self, index: Any, new: Callable[[Any], Any]) -> Any:
