@@ -38,7 +38,7 @@ import numpy as np
 from blutrain import dtypes
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, register
 from blutrain.autograd.tape import Context
-from blutrain.cuda_kernels.attention import portable, sm90
+from blutrain.cuda_kernels.attention import portable, sm90  # noqa: F401  they register variants
 from blutrain.cuda_kernels.attention.problem import Backward, Forward
 from blutrain.cuda_kernels.attention.tiles import HEADS
 from blutrain.cuda_kernels.validate import check_dtype, check_floating, check_shape

@@ -1,14 +1,14 @@
 """dk and dv of attention on sm_90's tensor cores; the mathematics are in `attention.py`.
 
 A warpgroup has 64 keys with their values in shared memory and meets the queries 64 at a time,
-with their dy, log-sum-exps and deltas. It computes the transposes of scores and dp, so that p and ds
-are left operands, in registers, of the products with dy and with the queries.
+with their dy, log-sum-exps and deltas. It computes the transposes of scores and dp, so that p and
+ds are left operands, in registers, of the products with dy and with the queries.
 
 ds becomes float16 by a scale for the tile: |ds| ≤ 2 max(D 2^30 2^(E of v and dy), |delta|), for no
 operand is above 2^15 2^E. Sums are float32 in units that follow the scales.
 
-FLOPs: 8 B H Tq Tk D, half of it when causal, three times with split operands. Bytes: k, v, dk and dv
-once, q and dy once for each 128 keys, from the L2 cache. Bound by the tensor cores with split
+FLOPs: 8 B H Tq Tk D, half of it when causal, three times with split operands. Bytes: k, v, dk and
+dv once, q and dy once for each 128 keys, from the L2 cache. Bound by the tensor cores with split
 operands, else by issuing.
 """
 
@@ -40,10 +40,10 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     shared_barriers,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
-    matrix_start,
-    place_of,
-    pack_left_operand,
     group_of_warp,
+    matrix_start,
+    pack_left_operand,
+    place_of,
     row_of_lane,
     store_row_pair,
 )
@@ -56,13 +56,9 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
 )
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
-from blutrain.cuda_kernels.ptx.half_pairs import (
-    larger,
-    load_shared_pair,
-    load_shared_word,
-    same_again,
-)
+from blutrain.cuda_kernels.ptx.copy import load_shared_pair, load_shared_word
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
+from blutrain.cuda_kernels.ptx.scalar import larger, same_again
 from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
@@ -131,7 +127,6 @@ def dkv_kernel_sm90(form: Form) -> Any:
             take_registers()
             group = group_of_warp()
             quad = t & int32(3)
-            in_group = row_of_lane()
             weights = cuda.local.array(32 if split else 16, int32)
             ds_weights = cuda.local.array(16, int32)
             s = cuda.local.array(32, float32)
@@ -143,11 +138,11 @@ def dkv_kernel_sm90(form: Form) -> Any:
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                turn, matrix, row0 = turn_from(turn, n_keys, n_parts)
+                base = same_again(base)
+                turn, matrix, row0 = turn_from(turn, same_again(n_keys), n_parts)
                 if turn >= n_turns:
                     break
                 first_row = int32(row0 + group * int32(TILE))
-                row = int32(first_row + in_group)  # a key
                 tile, end = tiles_of(row0, n_queries, offset, causal)
                 # The first query that sees the warpgroup's first key, and the one that sees
                 # all of its keys.
@@ -161,7 +156,6 @@ def dkv_kernel_sm90(form: Form) -> Any:
 
                 place = int32(buffer * int32(4) + group)
                 keys = base + place * int32(tile_bytes)
-                used = base + int32(at_empty) + (buffer * int32(2) + group) * int32(8)
                 full = base + int32(at_full) + (buffer * int32(2) + group) * int32(8)
                 mbarrier_wait(full, buffer_parity)
                 exponents = base + int32(at_exponents) + place * int32(4)
@@ -195,7 +189,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
                     query0 = int32(tile * int32(TILE))
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
-                    # sᵀ = k qᵀ, in units of 1 / factor, and dpᵀ = v dyᵀ, in units of 2^(E of v and dy)
+                    # sᵀ = k qᵀ in units of 1 / factor, dpᵀ = v dyᵀ in units of 2^(E of v and dy)
                     scores(s, keys, queries)
                     scores(dp, keys + int32(2 * tile_bytes), queries + int32(tile_bytes))
                     q_now, dy_now = int32(0), int32(0)
@@ -209,13 +203,14 @@ def dkv_kernel_sm90(form: Form) -> Any:
                         arrive_as_warp(empty_before)
                         arrive_as_warp(empty_before + int32(8))
                     if query0 < all_first:
+                        key = first_row + row_of_lane()
                         for j in range(8):
                             for h in range(2):
                                 for i in range(2):
                                     e = 4 * j + 2 * h + i
                                     query = query0 + quad * int32(2) + int32(8 * j + i)
                                     x = s[e] * factor
-                                    first = row + int32(8 * h) - offset
+                                    first = key + int32(8 * h) - offset
                                     s[e] = x if query >= first else float32(-OUTSIDE)
                         factor = float32(1)
                     # p = 2^(s - lse), times 2^p_shift
@@ -252,6 +247,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
                             s[e + 1] *= dp[e + 1] * to_unit + deltas[1] * delta_unit
 
                     # dv += pᵀ dy, dk += dsᵀ q
+                    queries = same_again(base) + int32(at_stream) + place * int32(tile_bytes)
                     less_v = power_of_two(dy_exponent - dy_now)
                     less_k = power_of_two(before - unit - q_now)
                     tile_dy = queries + int32(tile_bytes)
@@ -293,9 +289,10 @@ def dkv_kernel_sm90(form: Form) -> Any:
                     if empty_before != int32(0):
                         arrive_as_warp(empty_before)
                         arrive_as_warp(empty_before + int32(8))
-                arrive_as_warp(used)
+                arrive_as_warp(base + int32(at_empty) + (buffer * int32(2) + group) * int32(8))
                 buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 
+                row = int32(first_row + row_of_lane())  # a key
                 place_dk, place_dv = place_of(dk), place_of(dv)
                 column = int64(quad * int32(2 * element_bytes))
                 v_unit = power_of_two(dy_exponent - int32(p_shift))

@@ -4,11 +4,11 @@ A warpgroup has 64 queries with their dy in shared memory and meets the keys 64 
 and dp come from there, ds goes as the left operand, in registers, into the product with the keys.
 Before that it sums delta = Σ_d dy y of its rows, which the kernel for dk and dv needs as well.
 
-ds becomes float16 by a scale of its own for each row: |ds| ≤ 2 max(D 2^30 2^(E of dy and v), |delta|),
-for no operand is above 2^15 2^E. Sums are float32 in units that follow the scales.
+ds becomes float16 by a scale of its own for each row: |ds| ≤ 2 max(D 2^30 2^(E of dy and v),
+|delta|), for no operand is above 2^15 2^E. Sums are float32 in units that follow the scales.
 
-FLOPs: 6 B H Tq Tk D, half of it when causal, three times with split operands. Bytes: q, dy, y and dq
-once, k and v once for each 128 queries, from the L2 cache. Bound by the tensor cores with split
+FLOPs: 6 B H Tq Tk D, half of it when causal, three times with split operands. Bytes: q, dy, y and
+dq once, k and v once for each 128 queries, from the L2 cache. Bound by the tensor cores with split
 operands, else by issuing.
 """
 
@@ -38,11 +38,11 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     shared_barriers,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
-    matrix_start,
-    place_of,
-    load_row_pair,
-    pack_left_operand,
     group_of_warp,
+    load_row_pair,
+    matrix_start,
+    pack_left_operand,
+    place_of,
     row_of_lane,
     store_row_pair,
     sum_of_quad,
@@ -56,9 +56,9 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
 )
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
-from blutrain.cuda_kernels.ptx.copy import load_float, store_float
-from blutrain.cuda_kernels.ptx.half_pairs import load_shared_word, same_again
+from blutrain.cuda_kernels.ptx.copy import load_float, load_shared_word, store_float
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
+from blutrain.cuda_kernels.ptx.scalar import same_again
 from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
@@ -173,7 +173,8 @@ def dq_kernel_sm90(form: Form) -> Any:
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
+                base = same_again(base)
+                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts)
                 if turn >= n_turns:
                     break
                 first_row = int32(row0 + group * int32(TILE))
@@ -225,7 +226,7 @@ def dq_kernel_sm90(form: Form) -> Any:
                     empty = int32(base + int32(at_stream_empty) + place * int32(8))
                     mbarrier_wait(full, parity)
                     mbarrier_wait(full + int32(8), parity)
-                    # s = q kᵀ, in units of 1 / factor, and dp = dy vᵀ, in units of 2^(E of dy and v)
+                    # s = q kᵀ in units of 1 / factor, dp = dy vᵀ in units of 2^(E of dy and v)
                     scores(s, queries, keys)
                     scores(dp, queries + int32(2 * tile_bytes), keys + int32(tile_bytes))
                     now, v_exponent = int32(0), int32(0)

@@ -38,14 +38,14 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     shared_barriers,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
-    matrix_start,
-    place_of,
-    pack_left_operand,
     group_of_warp,
+    matrix_start,
+    max_of_quad,
+    pack_left_operand,
+    place_of,
     row_of_lane,
     store_row_pair,
     sum_of_quad,
-    max_of_quad,
 )
 from blutrain.cuda_kernels.attention.turns_sm90 import (
     next_turn,
@@ -56,9 +56,9 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
 )
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
-from blutrain.cuda_kernels.ptx.copy import store_float
-from blutrain.cuda_kernels.ptx.half_pairs import larger, load_shared_word, same_again
+from blutrain.cuda_kernels.ptx.copy import load_shared_word, store_float
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
+from blutrain.cuda_kernels.ptx.scalar import larger, same_again
 from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
@@ -195,7 +195,8 @@ def forward_kernel_sm90(form: Form) -> Any:
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
-                turn, matrix, row0 = turn_from(turn, n_queries, n_parts)
+                base = same_again(base)
+                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts)
                 if turn >= n_turns:
                     break
                 first_row = int32(row0 + group * int32(TILE))

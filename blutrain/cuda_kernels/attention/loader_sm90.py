@@ -23,7 +23,6 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     PART,
     SLOTS,
     TILE,
-    Form,
     Shared,
     arrive_as_warp,
     exponent_of,
@@ -43,22 +42,23 @@ from blutrain.cuda_kernels.ptx.barrier import (
     mbarrier_wait,
     warpgroup_barrier,
 )
-from blutrain.cuda_kernels.ptx.copy import load_shared_quad
-from blutrain.cuda_kernels.ptx.half_pairs import (
-    bits_of,
-    float_of,
-    high_of_f16,
-    larger_magnitude,
-    largest_of_warp,
+from blutrain.cuda_kernels.ptx.copy import (
+    load_shared_quad,
     load_shared_words,
     load_word_if,
-    low_of_f16,
-    quotient,
-    same_again,
     store_shared_word,
     store_shared_words,
 )
+from blutrain.cuda_kernels.ptx.half_pairs import high_of_f16, low_of_f16
 from blutrain.cuda_kernels.ptx.mma import pack_bf16, pack_f16
+from blutrain.cuda_kernels.ptx.scalar import (
+    bits_of,
+    float_of,
+    larger_magnitude,
+    largest_of_warp,
+    quotient,
+    same_again,
+)
 from blutrain.cuda_kernels.ptx.tma import tensor_map_acquire, tma_load_4d
 
 OUTSIDE = 1e30  # the log-sum-exp of a row that does not exist: its probabilities are zero
@@ -184,7 +184,7 @@ def loader(shared: Shared) -> Any:
     # tensors, then tile the stream's tiles.
     @cuda.jit(device=True, forceinline=True)
     def start(turn, sizes, n_parts):
-        n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
+        _, _, n_rows, n_stream, offset, causal = sizes
         turn, matrix, row0 = turn_from(turn, n_rows, n_parts)
         tile, end = tiles_of(row0, n_stream, offset, causal)
         return turn, matrix, row0, int32(0), tile, end
@@ -223,7 +223,7 @@ def loader(shared: Shared) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def run(base, maps, vector_0, vector_1, sizes, n_parts):
-        n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
+        n_matrices, n_heads, n_rows, n_stream, _, _ = sizes
         t = int32(cuda.threadIdx.x)
         # The shuffle tells the compiler that it is the same for a whole warp.
         group = int32(cuda.shfl_sync(FULL_MASK, int32(t >> int32(7)), 0))

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from numba import cuda, int32
 
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_arrive, mbarrier_init, mbarrier_init_fence
-from blutrain.cuda_kernels.ptx.half_pairs import bits_of, float_of
+from blutrain.cuda_kernels.ptx.scalar import bits_of, float_of
 from blutrain.cuda_kernels.ptx.tile_product import Operand
 
 HEAD = 64  # columns of a tile: smaller heads are padded with zeros

@@ -1,8 +1,8 @@
 """What a warpgroup of attention's sm_90 kernels does with tiles in its registers.
 
-The layout is that of `ptx.wgmma`: element 4 j + 2 h + i of a tile of sums is row g + 8 h of the warp's
-16, column 8 j + 2 q + i, with g = lane / 4 and q = lane % 4. So a row lies in the four lanes of a
-quad.
+The layout is that of `ptx.wgmma`: element 4 j + 2 h + i of a tile of sums is row g + 8 h of the
+warp's 16, column 8 j + 2 q + i, with g = lane / 4 and q = lane % 4. So a row lies in the four lanes
+of a quad.
 """
 
 from __future__ import annotations
@@ -16,18 +16,10 @@ from blutrain.cuda_kernels.attention.operands_sm90 import N_LOADERS
 from blutrain.cuda_kernels.common import FULL_MASK
 from blutrain.cuda_kernels.ptx import copy
 from blutrain.cuda_kernels.ptx.address import global_address
-from blutrain.cuda_kernels.ptx.half_pairs import (
-    high_of_bf16,
-    high_of_f16,
-    larger,
-    load_pair_if,
-    load_word_if,
-    low_of_bf16,
-    low_of_f16,
-    quotient,
-    store_word,
-)
+from blutrain.cuda_kernels.ptx.copy import load_pair_if, load_word_if, store_word
+from blutrain.cuda_kernels.ptx.half_pairs import high_of_bf16, high_of_f16, low_of_bf16, low_of_f16
 from blutrain.cuda_kernels.ptx.mma import pack_bf16, pack_f16
+from blutrain.cuda_kernels.ptx.scalar import larger, quotient, same_again
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -44,7 +36,7 @@ def group_of_warp():
 @cuda.jit(device=True, forceinline=True)
 def row_of_lane():
     """The first of the lane's two rows, in its warpgroup's 64."""
-    t = int32(cuda.threadIdx.x)
+    t = same_again(int32(cuda.threadIdx.x))
     return int32(((t >> int32(5)) & int32(3)) * int32(16) + ((t & int32(31)) >> int32(2)))
 
 

@@ -1,7 +1,7 @@
 """Attention on the tensor cores of sm_90: which problems, which form of numbers, how many blocks.
 
-The copy engine wants addresses and steps that are multiples of 16 bytes; D is a multiple of 8, up to
-64. Anything else, and float32 in ieee precision, goes to the portable kernels.
+The copy engine wants addresses and steps that are multiples of 16 bytes; D is a multiple of 8, up
+to 64. Anything else, and float32 in ieee precision, goes to the portable kernels.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from typing import Any
 from numba import cuda, int32
 
 from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, TILE
-from blutrain.cuda_kernels.ptx.half_pairs import quotient
+from blutrain.cuda_kernels.ptx.scalar import quotient
 
 
 @cuda.jit(device=True, forceinline=True)
 def _blocks_of(n_rows):
-    return quotient(int32(n_rows + int32(BLOCK_ROWS - 1)), int32(BLOCK_ROWS))
+    return int32((n_rows + int32(BLOCK_ROWS - 1)) >> int32(7))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -91,7 +91,7 @@ def stream_of(over_queries: bool) -> Any:
 
 @cache
 def stage_after(n: int) -> Any:
-    """A device function (stage, parity) → the stage after this of n, and the parity of its phase."""
+    """A device function (stage, parity) → those after: the stages go round, n of them."""
 
     @cuda.jit(device=True, forceinline=True)
     def after(stage, parity):

@@ -87,3 +87,56 @@ store_shared_quad = instruction(
     (_i32, _f32, _f32, _f32, _f32),
     doc="(address, x, y, z, w): write four float32; the address is a multiple of 16.",
 )
+load_word_if = instruction(
+    "load_word_if",
+    "{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1]; }",
+    "=&r,l,r",
+    _i32,
+    (_i64, _i32),
+    doc="(address, valid): a word, or zero; the address is a multiple of 4.",
+)
+load_pair_if = instruction(
+    "load_pair_if",
+    "{ .reg .pred p; setp.ne.b32 p, $3, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+    "@p ld.global.v2.f32 {$0, $1}, [$2]; }",
+    "=&f,=&f,l,r",
+    types.UniTuple(_f32, 2),
+    (_i64, _i32),
+    doc="(address, valid): two float32, or zeros; the address is a multiple of 8.",
+)
+store_word = instruction(
+    "store_word", "st.global.b32 [$0], $1;", "l,r,~{memory}", types.void, (_i64, _i32),
+    doc="(address, word): write a word; the address is a multiple of 4.",
+)  # fmt: skip
+store_shared_words = instruction(
+    "store_shared_words",
+    "st.shared.v4.b32 [$0], {$1, $2, $3, $4};",
+    "r,r,r,r,r,~{memory}",
+    types.void,
+    (_i32,) * 5,
+    doc="(address, four words): write them; the address is a multiple of 16.",
+)
+load_shared_words = instruction(
+    "load_shared_words",
+    "ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];",
+    "=r,=r,=r,=r,r,~{memory}",
+    types.UniTuple(_i32, 4),
+    (_i32,),
+    doc="(address): four words of shared memory; the address is a multiple of 16.",
+)
+store_shared_word = instruction(
+    "store_shared_word", "st.shared.b32 [$0], $1;", "r,r,~{memory}", types.void, (_i32, _i32),
+    doc="(address, word): write a word of shared memory.",
+)  # fmt: skip
+load_shared_word = instruction(
+    "load_shared_word", "ld.shared.b32 $0, [$1];", "=r,r,~{memory}", _i32, (_i32,),
+    doc="(address): a word of shared memory.",
+)  # fmt: skip
+load_shared_pair = instruction(
+    "load_shared_pair",
+    "ld.shared.v2.f32 {$0, $1}, [$2];",
+    "=f,=f,r,~{memory}",
+    types.UniTuple(_f32, 2),
+    (_i32,),
+    doc="(address): two float32 of shared memory; the address is a multiple of 8.",
+)
