@@ -17,7 +17,7 @@ def unknown_cuda_name(x):
 
 @cuda.jit
 def cluster(x):
-    x[0] = cuda.cg.this_grid().sync()
+    x[0] = cuda.cg.this_cluster()
 
 
 @cuda.jit

@@ -17,7 +17,7 @@ passes, in the order in which they run:
 | `shuffles.py`, `bounds.py` | shuffles by a constant; bounds checks, if asked for |
 | `webs.py`, `kinds.py` | splits variables; infers types |
 | `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
-| `cache.py`, `executable.py` | keeps it; runs it |
+| `cache.py`, `executable.py`, `cooperative.py` | keeps it; runs it, blocks that meet in turns |
 | `vocabulary.py`, `math.py`, `formulas.py` | what `cuda.*` and `math.*` mean on the CPU |
 | `arrays.py`, `atomics.py`, `votes.py`, `integers.py` | what Python text cannot say, as LLVM code |
 | `ptx/` | what inline PTX means |

@@ -11,7 +11,7 @@ from numba import types
 
 from blutrain.device.cpu import cache, native
 from blutrain.device.cpu.emit import Emitter
-from blutrain.device.cpu.executable import CompiledKernel
+from blutrain.device.cpu.executable import CompiledKernel, Order
 from blutrain.device.cpu.kinds import TypingError
 from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.options import Options
@@ -132,6 +132,6 @@ def _compile(
     def without_assumption() -> CompiledKernel:
         return _compile(kernel, block, kinds, options, assume=False)
 
-    serial, scratch_bytes = program.has_global_atomics, emitter.scratch_bytes
-    sites = emitter.checks.sites
-    return CompiledKernel(where, text, code, serial, scratch_bytes, sites, without_assumption)
+    order = Order(program.has_global_atomics, program.has_grid_barriers)
+    scratch_bytes, sites = emitter.scratch_bytes, emitter.checks.sites
+    return CompiledKernel(where, text, code, order, scratch_bytes, sites, without_assumption)

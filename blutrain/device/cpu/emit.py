@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from numba import types
 
-from blutrain.device.cpu import visits, votes
+from blutrain.device.cpu import cooperative, visits, votes
 from blutrain.device.cpu.arrays import (
     argument,
     dynamic_array,
@@ -21,6 +21,7 @@ from blutrain.device.cpu.arrays import (
     stack_array,
 )  # fmt: skip
 from blutrain.device.cpu.bounds import Checks, checked
+from blutrain.device.cpu.cooperative import Abandoned
 from blutrain.device.cpu.distribution import Distribution
 from blutrain.device.cpu.executable import NegativeArgument
 from blutrain.device.cpu.integers import unsigned
@@ -31,6 +32,7 @@ from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import (
     Builder,
     Check,
+    GridBarrier,
     MaskedLoop,
     Node,
     Once,
@@ -231,6 +233,8 @@ class Emitter:
                 self._vote(depth, node)
             elif isinstance(node, Check):
                 self._check(depth, node)
+            elif isinstance(node, GridBarrier):
+                self._grid_barrier(depth, node)
             elif isinstance(node, UniformIf):
                 self._line(depth, f"if {text_of(node.test)}:")
                 self._tree(depth + 1, node.then)
@@ -260,12 +264,19 @@ class Emitter:
 
     def _check(self, depth: int, node: Check) -> None:
         n = self.program.n_threads
-        group = n if node.kind == "syncthreads" else WARP
+        group = WARP if node.kind == "syncwarp" else n
         # Under a mask, threads that are off do not reach the barrier.
         self._line(depth, f"for _w in range(0, {n}, {group}):")
         self._line(depth + 1, f"for _t in range(_w, _minimum(_w + {group}, {n})):")
         self._line(depth + 2, f"if {node.mask}__t[_t] != {node.mask}__t[_w]:")
         self._line(depth + 3, f"raise RuntimeError('only some threads reach a {node.kind}')")
+
+    def _grid_barrier(self, depth: int, node: GridBarrier) -> None:
+        self.objects.update(_wait_for_grid=cooperative.wait_for_grid, _Abandoned=Abandoned)
+        if node.mask:
+            self._line(depth, f"if {text_of(self._over_block('any_set', node.mask))}:")
+            depth += 1
+        self._line(depth, "if _wait_for_grid(_b) != 0: raise _Abandoned")
 
     # A region -----------------------------------------------------------------------------------
 

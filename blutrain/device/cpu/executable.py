@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, NamedTuple
 
-from blutrain.device.cpu import bounds, native
+from blutrain.device.cpu import bounds, cooperative, native
 from blutrain.errors import KernelError, message
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *([ctypes.c_int64] * 8))
@@ -56,13 +56,25 @@ class NegativeArgument(Exception):
     """A scalar argument is negative where the program was compiled for others."""
 
 
+class Order(NamedTuple):
+    """In which order blocks run.
+
+    Attributes:
+        serial: in order on one thread, because they update memory atomically.
+        in_turns: each on a thread of its own, in turns, because they meet.
+    """
+
+    serial: bool = False
+    in_turns: bool = False
+
+
 class CompiledKernel:
     """Machine code for one kernel, block shape and tuple of argument types.
 
     Attributes:
         name: the kernel's name.
         source: the Python program that was compiled, to be read.
-        serial: whether blocks run in order on one thread, because they update memory atomically.
+        order: in which order blocks run.
         scratch_bytes: memory that each thread needs beyond its stack.
     """
 
@@ -71,12 +83,12 @@ class CompiledKernel:
         name: str,
         source: str,
         code: tuple[str, bytes],
-        serial: bool,
+        order: Order,
         scratch_bytes: int,
         sites: Sequence[tuple[str, Any]],
         without_assumption: Callable[[], CompiledKernel],
     ) -> None:
-        self.name, self.source, self.serial = name, source, serial
+        self.name, self.source, self.order = name, source, order
         self.scratch_bytes, self._sites = scratch_bytes, sites
         self._without_assumption = without_assumption
         self._general: CompiledKernel | None = None
@@ -105,8 +117,13 @@ class CompiledKernel:
 
     def _run(self, grid: tuple[int, int, int], shared_bytes: int, slots: int) -> None:
         n_blocks = grid[0] * grid[1] * grid[2]
+        if self.order.in_turns:
+            self._run_in_turns(n_blocks, grid, shared_bytes, slots)
+            return
         expected = (self._seconds_a_block or 0.0) * n_blocks
-        workers = 1 if self.serial or expected < _WORTH_THREADS else min(n_workers(), n_blocks)
+        workers = (
+            1 if self.order.serial or expected < _WORTH_THREADS else min(n_workers(), n_blocks)
+        )
         if workers == 1:
             seconds = self._run_blocks(0, n_blocks, grid, shared_bytes, slots)
         else:
@@ -132,6 +149,14 @@ class CompiledKernel:
         # The last launch tells best what the next will cost: shapes change, and a kernel's first
         # run finds the caches cold.
         self._seconds_a_block = seconds / max(1, n_blocks)
+
+    def _run_in_turns(
+        self, n_blocks: int, grid: tuple[int, int, int], shared_bytes: int, slots: int
+    ) -> None:
+        def run_block(block: int) -> None:
+            self._run_blocks(block, block + 1, grid, shared_bytes, slots)
+
+        cooperative.run(f"kernel {self.name}", n_blocks, run_block)
 
     def _run_blocks(
         self, first: int, last: int, grid: tuple[int, int, int], shared_bytes: int, slots: int

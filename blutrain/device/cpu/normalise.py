@@ -24,6 +24,7 @@ from blutrain.device.cpu.returns import without_else, without_jumps, without_ret
 from blutrain.device.cpu.source import Source, is_device_function, literal, source_of
 from blutrain.device.cpu.strips import range_arguments
 from blutrain.device.cpu.syntax import (
+    GRID,
     LOOPS,
     assign,
     call,
@@ -79,6 +80,7 @@ class Normaliser(ast.NodeTransformer):
         renames: what each local name becomes.
         before: statements that must run before the expression being visited.
         parts: for a variable that holds a returned tuple, the variables of its elements.
+        grids: names of what `cuda.cg.this_grid()` gave.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Normaliser(ast.NodeTransformer):
         self.depth = depth
         self.before: list[ast.stmt] = []
         self.parts: dict[str, list[str]] = {}
+        self.grids: set[str] = set()
 
     # Statements ----------------------------------------------------------------------------------
 
@@ -143,6 +146,9 @@ class Normaliser(ast.NodeTransformer):
         if isinstance(s, ast.AugAssign):
             return self._augmented(s)
         if isinstance(s, ast.Expr):
+            if self._is_grid_sync(s.value):
+                self.program.has_grid_barriers = True
+                return [ast.Expr(call("__barrier", ast.Constant(GRID)))]
             value = self.visit(s.value)
             idle = isinstance(value, ast.Constant | ast.Name | ast.Tuple)
             return [] if idle else [ast.Expr(value)]
@@ -216,6 +222,9 @@ class Normaliser(ast.NodeTransformer):
             kind = self.source.cuda_name(s.value.func)
             if kind in ("shared.array", "local.array"):
                 return self._array(s, kind)
+            if kind == "cg.this_grid" and isinstance(s.targets[0], ast.Name):
+                self.grids.add(s.targets[0].id)
+                return []
         if len(s.targets) > 1:
             held = self._hold(self.visit(s.value))
             return list(itertools.chain(*(self._bind(t, held) for t in s.targets)))
@@ -419,6 +428,8 @@ class Normaliser(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """`cuda.*` calls, device functions, and functions that Numba knows."""
         path = self.source.cuda_name(node.func)
+        if self._is_grid_sync(node):
+            self.source.fail(node, "a grid's sync() must be a statement of its own")
         if path and not path.startswith("libdevice."):
             return self._cuda_call(node, path)
         function = self.source.resolve(node.func)
@@ -446,6 +457,15 @@ class Normaliser(ast.NodeTransformer):
         visited: ast.expr = self.generic_visit(node)  # type: ignore[assignment]
         return visited
 
+    def _is_grid_sync(self, node: ast.expr) -> bool:
+        """Whether this is `cuda.cg.this_grid().sync()`, or `g.sync()` of such a g."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            return False
+        grid = node.func.value
+        made = isinstance(grid, ast.Call) and self.source.cuda_name(grid.func) == "cg.this_grid"
+        known = isinstance(grid, ast.Name) and grid.id in self.grids
+        return node.func.attr == "sync" and (made or known)
+
     def _arguments(self, nodes: Sequence[ast.expr]) -> list[ast.expr]:
         packed: ast.Tuple = self.generic_visit(ast.Tuple(list(nodes), ast.Load()))  # type: ignore[assignment]
         return packed.elts
@@ -458,7 +478,7 @@ class Normaliser(ast.NodeTransformer):
             return made[0] if n == 1 else ast.Tuple(made, ast.Load())
         if path in ("syncthreads", "syncwarp"):
             return call("__barrier", ast.Constant(path))
-        if path.startswith("threadfence") or path == "nanosleep":
+        if path.startswith("threadfence") or path in ("nanosleep", "cg.this_grid"):
             return ast.Constant(None)
         if path == "const.array_like":
             return self._arguments(node.args)[0]

@@ -56,6 +56,7 @@ class Program:
         local: arrays in local memory, by name.
         objects: Python objects that the program's free names mean.
         has_global_atomics: whether blocks may update the same memory: they must then run in order.
+        has_grid_barriers: whether blocks meet.
     """
 
     shape: tuple[int, int, int]
@@ -64,6 +65,7 @@ class Program:
     local: dict[str, Memory] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     has_global_atomics: bool = False
+    has_grid_barriers: bool = False
     _counter: itertools.count[int] = field(default_factory=itertools.count)
 
     @property

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from blutrain.device.cpu import shuffles, strips
 from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.syntax import (
+    GRID,
     assign,
     call,
     conjunction,
@@ -66,6 +67,13 @@ class Check:
 
 
 @dataclass(eq=False)
+class GridBarrier:
+    """All blocks meet; where there is a mask, if a thread of this block has it set."""
+
+    mask: str | None
+
+
+@dataclass(eq=False)
 class UniformIf:
     """An if with a uniform test."""
 
@@ -90,7 +98,7 @@ class MaskedLoop:
     body: list[Node]
 
 
-Node = Region | Once | Vote | Check | UniformIf | UniformLoop | MaskedLoop
+Node = Region | Once | Vote | Check | GridBarrier | UniformIf | UniformLoop | MaskedLoop
 
 
 def children(node: Node) -> list[list[Node]]:
@@ -209,10 +217,13 @@ class Builder:
 
     def _barrier(self, s: ast.Expr, mask: str | None, out: _Sequence) -> None:
         out.close()
-        if self.check and mask:
+        kind: str = s.value.args[0].value  # type: ignore[attr-defined]
+        if mask and (self.check or kind == GRID):
             self.exchanged.add(mask)
-            kind: str = s.value.args[0].value  # type: ignore[attr-defined]
+        if self.check and mask:
             out.nodes.append(Check(mask, kind))
+        if kind == GRID:
+            out.nodes.append(GridBarrier(mask))
 
     def _uniform_construct(
         self, s: ast.If | ast.For | ast.While, mask: str | None, out: _Sequence

@@ -14,6 +14,8 @@ from typing import TypeVar
 T = TypeVar("T", bound=ast.AST)
 
 LOOPS = (ast.For, ast.While)
+# The kind of barrier at which all blocks meet.
+GRID = "grid"
 # A thread's position: its index in each direction, in the block, in its warp; and its warp.
 THREAD_NAMES = frozenset({"_t", "_tx", "_ty", "_tz", "_lane", "_warp"})
 # The same for all threads that run together, and never negative: the block, the grid, and which
@@ -162,7 +164,8 @@ def meets(nodes: ast.AST | Iterable[ast.AST]) -> bool:
 def meets_as_block(nodes: Iterable[ast.AST]) -> bool:
     """Whether threads of different warps meet in these nodes."""
     meetings = [n for n in walk(nodes) if isinstance(n, ast.Call) and is_meeting(n)]
-    return any(str(getattr(n.args[0], "value", "")).startswith("syncthreads") for n in meetings)
+    kinds = [str(getattr(n.args[0], "value", "")) for n in meetings]
+    return any(kind.startswith("syncthreads") or kind == GRID for kind in kinds)
 
 
 def stores_memory(nodes: ast.AST | Iterable[ast.AST]) -> bool:
