@@ -1,6 +1,9 @@
 """bt.explain: what it counts of kernels whose costs are known, and what it says of bad ones."""
 
 import math
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -381,3 +384,32 @@ def test_bad_arguments():
         bt.explain(copy_kernel, 1, 32, [1.0], X)
     with pytest.raises(KernelError, match="a kernel must be a @cuda.jit function, got int"):
         bt.explain(3, 1, 32, X)
+
+
+# The guide ---------------------------------------------------------------------------------------
+
+GUIDE = Path(__file__).parents[2] / "docs" / "explain.md"
+
+
+def blocks_of(text, kind):
+    """(first line, text) of each fenced block of a kind."""
+    found = re.finditer(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, m.start(1)), m[1]) for m in found]
+
+
+def counted(text):
+    """The lines that do not depend on the compiler's version."""
+    return [line for line in text.splitlines() if not line.startswith(("sm_", "occupancy:"))]
+
+
+def test_the_guide_shows_what_is_printed(tmp_path, capsys):
+    text = GUIDE.read_text()
+    script = [""] * len(text.splitlines())
+    for first, code in blocks_of(text, "python"):
+        lines = code.splitlines()
+        script[first : first + len(lines)] = lines  # where they stand, for the line numbers
+    file = tmp_path / "guide.py"
+    file.write_text("\n".join(script))
+    runpy.run_path(str(file))
+    shown = "".join(output for _, output in blocks_of(text, "text"))
+    assert counted(capsys.readouterr().out) == counted(shown)
