@@ -11,7 +11,12 @@ from numba import cuda, float32, int32
 
 import blutrain as bt
 from blutrain.device.cpu import explain as package
-from blutrain.device.cpu.explain.costs import Atomics, Branches, GlobalTraffic, SharedTraffic
+from blutrain.device.cpu.explain.costs import (
+    Atomics,
+    Branches,
+    GlobalTraffic,
+    SharedTraffic,
+)
 from blutrain.errors import DeviceError, DTypeError, KernelError
 
 N = 1024
@@ -67,6 +72,28 @@ def divergent_kernel(x):
     k = 0
     while k < i % 4:
         k += 1
+
+
+@cuda.jit(device=True)
+def first_multiple(i):
+    for k in range(10):
+        if (i + k) % 4 == 0:
+            return k
+    return 0
+
+
+@cuda.jit
+def turns_kernel(y):
+    i = cuda.threadIdx.x
+    for k in range(4):
+        if (i + k) % 2 == 0:
+            y[k, i] = 1
+        for j in range(10):
+            if j == i % 4:
+                break
+        y[4 + k, i] = 2
+        found = first_multiple(i)
+        y[k if found < 10 else 0, i] = 3
 
 
 @cuda.jit
@@ -221,6 +248,15 @@ def test_divergence():
     assert seen.line("while").cost.branches == Branches(8, divergent=6, lanes=2 * 80)
     assert seen.line("= 1").cost.global_stores.bytes_asked == 32 * 4
     assert "100% of the warps that come here go both ways" in str(seen)
+
+
+def test_lanes_meet_in_the_same_turn_of_a_loop():
+    seen = bt.explain(turns_kernel, 1, 32, zeros(8, 32))
+    # In each of four turns half of the lanes store, to 16 places of one row.
+    assert seen.line("= 1").cost.global_stores == GlobalTraffic(4, 256, 16, 8)
+    # The second loop ends after 0 to 3 turns; behind it all lanes are together again.
+    assert seen.line("= 2").cost.global_stores == GlobalTraffic(4, 4 * 128, 16, 16)
+    assert seen.line("= 3").cost.global_stores == GlobalTraffic(4, 4 * 128, 16, 16)
 
 
 def test_atomics():

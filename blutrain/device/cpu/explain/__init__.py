@@ -7,7 +7,7 @@ hardware counts.
 | file | does |
 |---|---|
 | `rewrite.py`, `threads.py`, `traced.py`, `copies.py` | executes a block, thread by thread |
-| `recorder.py`, `warps.py` | notes what threads do; puts it together by warps |
+| `recorder.py`, `loops.py`, `warps.py` | notes what threads do; puts it together by warps |
 | `counting.py`, `costs.py` | sectors and wavefronts of accesses; sums of them |
 | `occupancy.py` | blocks that a multiprocessor holds |
 | `explanation.py`, `report.py`, `advice.py` | the result and its text |
@@ -33,6 +33,7 @@ from blutrain.device.array import Array
 from blutrain.device.cpu.explain.copies import Copies
 from blutrain.device.cpu.explain.costs import Cost, Line
 from blutrain.device.cpu.explain.explanation import Explanation
+from blutrain.device.cpu.explain.loops import around
 from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
 from blutrain.device.cpu.explain.recorder import Recorder
 from blutrain.device.cpu.explain.threads import Block
@@ -102,14 +103,15 @@ def explain(
         raise KernelError(message(f"kernel {name}", wrong, len(types)))
 
     costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
+    file, line = source.function.__code__.co_filename, source.first_line + source.node.lineno - 1
     for place in chosen:
-        watch = Watch(name, Recorder())
+        watch = Watch(name, Recorder(around(file, line).function))
         Block(watch, place, block3, grid3, shared).run(kernel, [a.seen(watch) for a in given])
         for site, cost in watch.recorder.costs():
             costs[site.file, site.line] += cost
     lines = [
-        Line(file, number, text, _mean(costs[file, number], len(chosen)))
-        for file, number, text in _source_lines(source, list(costs))
+        Line(where, number, text, _mean(costs[where, number], len(chosen)))
+        for where, number, text in _source_lines(source, list(costs))
     ]
     resources, why = _resources(kernel, types, architecture)
     found = None

@@ -17,6 +17,7 @@ from blutrain.device.cpu.explain.costs import (
     GlobalTraffic,
     SharedTraffic,
 )
+from blutrain.device.cpu.explain.loops import Loop, Span, Turns, around
 from blutrain.device.cpu.explain.warps import Instructions, group
 
 Kind = Literal["load", "store", "atomic", "branch", "barrier"]
@@ -45,8 +46,20 @@ class _Key(NamedTuple):
     size: int
 
 
+class _Executions:
+    """Of one place: each time the thread, what it brought, and its moment."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+        self.values: list[int] = []
+        self.moments: list[int] = []
+
+
 class Recorder:
     """What the threads of one block did.
+
+    Args:
+        kernel: the lines of the kernel's function.
 
     Example:
         >>> recorder = Recorder()
@@ -56,8 +69,11 @@ class Recorder:
         [(3, 4)]
     """
 
-    def __init__(self) -> None:
-        self._done: defaultdict[_Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    def __init__(self, kernel: Span | None = None) -> None:
+        self._done: defaultdict[_Key, _Executions] = defaultdict(_Executions)
+        self._turns: defaultdict[int, Turns] = defaultdict(lambda: Turns(kernel))
+        # Moments by number, so that they can be compared by the thousand.
+        self._moments: dict[tuple[tuple[Loop, int], ...], int] = {}
 
     def access(
         self, site: Site, kind: Kind, space: Space, thread: int, address: int, size: int
@@ -68,20 +84,24 @@ class Recorder:
     def branch(self, site: Site, thread: int, taken: bool) -> None:
         """A thread decides."""
         self._note(_Key(site, "branch", "", 0), thread, int(taken))
+        self._turns[thread].decide(around(site.file, site.line), taken)
 
     def barrier(self, site: Site, thread: int) -> None:
         """A thread comes to a barrier."""
         self._note(_Key(site, "barrier", "", 0), thread, 0)
 
     def _note(self, key: _Key, thread: int, value: int) -> None:
-        threads, values = self._done[key]
-        threads.append(thread)
-        values.append(value)
+        turns = self._turns[thread]
+        turns.come_to(around(key.site.file, key.site.line))
+        done = self._done[key]
+        done.threads.append(thread)
+        done.values.append(value)
+        done.moments.append(self._moments.setdefault(turns.moment, len(self._moments)))
 
     def costs(self) -> Iterator[tuple[Site, Cost]]:
         """The cost at each place."""
-        for key, (threads, values) in self._done.items():
-            yield key.site, _cost(key, group(threads, values))
+        for key, done in self._done.items():
+            yield key.site, _cost(key, group(done.threads, done.values, done.moments))
 
 
 def _cost(key: _Key, done: Instructions) -> Cost:
