@@ -25,7 +25,7 @@ from numba.cuda.memory_management.nrt import rtsys
 from numba.np.numpy_support import as_dtype
 
 from blutrain.device import cpu
-from blutrain.device.cpu.kinds import TypingError
+from blutrain.device.cpu.signatures import TypingError
 from blutrain.device.half import HalfArray
 from blutrain.errors import KernelError
 

@@ -85,7 +85,7 @@ CASES = {
     variable_shape: r"the shape of a shared or local array must be a constant, got n; use a global",
     array_twice: r"array 's' is made twice; give each its own name",
     window_across_barrier: r"'window' lives across a barrier or shuffle, so it must be a number",
-    with_statement: r"a With statement cannot be in a kernel",
+    with_statement: r"With statements cannot be in a kernel",
     not_a_function: r"undefined_name is not a function that is known .in `x.0. = undefined_name.1.",
     greedy: r"shared arrays of constant shape may have 49152 bytes together, got 49664; make them",
     wrong_call: r"popc does not take \(float64\)",

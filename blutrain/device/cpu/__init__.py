@@ -15,10 +15,10 @@ passes, in the order in which they run:
 | `ranges.py`, `visits.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
 | `distribution.py` | splits loops, so that what lies before an inner loop is vectorised |
 | `shuffles.py`, `bounds.py` | shuffles by a constant; bounds checks, if asked for |
-| `webs.py`, `kinds.py` | splits variables; infers types |
+| `webs.py`, `kinds.py`, `signatures.py` | splits variables; infers types |
 | `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
 | `cache.py`, `executable.py`, `cooperative.py` | keeps it; runs it, blocks that meet in turns |
-| `vocabulary.py`, `math.py`, `formulas.py` | what `cuda.*` and `math.*` mean on the CPU |
+| `vocabulary.py`, `math.py`, `formulas.py`, `vectors.py`, `printing.py` | what `cuda.*` and `math.*` mean on the CPU |
 | `arrays.py`, `atomics.py`, `votes.py`, `integers.py` | what Python text cannot say, as LLVM code |
 | `ptx/` | what inline PTX means |
 

@@ -12,12 +12,12 @@ from numba import types
 from blutrain.device.cpu import cache, native
 from blutrain.device.cpu.emit import Emitter
 from blutrain.device.cpu.executable import CompiledKernel, Order
-from blutrain.device.cpu.kinds import TypingError
 from blutrain.device.cpu.normalise import normalise_kernel
 from blutrain.device.cpu.options import Options
 from blutrain.device.cpu.program import WARP, Program
 from blutrain.device.cpu.ranges import Facts
 from blutrain.device.cpu.regions import Builder
+from blutrain.device.cpu.signatures import TypingError
 from blutrain.device.cpu.source import Source, source_of
 from blutrain.device.cpu.storage import place
 from blutrain.device.cpu.syntax import meets_as_block

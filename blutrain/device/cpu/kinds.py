@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
@@ -19,87 +19,28 @@ from numba import types
 from numba.core import errors
 from numba.core.registry import cpu_target
 
+from blutrain.device.cpu import vectors
+from blutrain.device.cpu.signatures import (
+    FAILURES,
+    TypingError,
+    constant_kind,
+    failure,
+    field_of,
+    indexes_element,
+    is_carried,
+    is_element,
+    is_intrinsic,
+    is_number,
+    is_numpys,
+    operator_of,
+    resolve,
+    unify,
+)  # fmt: skip
 from blutrain.device.cpu.syntax import writes
 
-OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.eq, ast.IsNot: operator.ne,
-    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
-    ast.Not: operator.not_,
-}  # fmt: skip
-
-# Numba's resolutions, kept from kernel to kernel: (function, types) -> signature.
-_resolved: dict[Any, Any] = {}
-
-
-class TypingError(Exception):
-    """An expression has no type."""
-
-    def __init__(self, node: ast.AST, why: str) -> None:
-        super().__init__(why)
-        self.node, self.why = node, why
-
-
+# What makes a container: a kernel has no memory to put it in.
+_NEVER = frozenset({dict, list, set, frozenset, sorted})
 _CONVERTIBLE = (types.Number, types.Boolean, types.IntEnumMember)
-
-
-def is_number(kind: Any) -> bool:
-    """Whether a type is that of a number or a bool."""
-    return isinstance(kind, types.Number | types.Boolean)
-
-
-def is_carried(kind: Any) -> bool:
-    """Whether an array can have an element of this type for each thread: a number or a tuple."""
-    return is_number(kind) or (isinstance(kind, types.BaseTuple) and all(map(is_number, kind)))
-
-
-def unify(node: ast.AST, *kinds: types.Type) -> types.Type:
-    """The type that holds values of all these types."""
-    first, *others = kinds
-    if all(k == first for k in others):
-        return first
-    found = cpu_target.typing_context.unify_types(*kinds)
-    if found is None:
-        raise TypingError(node, f"a value is {' or '.join(map(str, kinds))}; give it one type")
-    return found
-
-
-def resolve(function: Any, arguments: tuple[types.Type, ...], node: ast.AST) -> Any:
-    """Numba's signature for a function (a Python object) of arguments of these types."""
-    key = (_identity(function), arguments)
-    found = _resolved.get(key)
-    if found is None:
-        context = cpu_target.typing_context
-        try:
-            kind = (
-                function
-                if isinstance(function, types.Type)
-                else context.resolve_value_type(function)
-            )
-            found = context.resolve_function_type(kind, arguments, {})
-        except errors.NumbaError as error:
-            if function in (operator.getitem, operator.setitem):
-                wrong = f"{arguments[0]} cannot be indexed by {arguments[1]}"
-                raise TypingError(node, wrong) from error
-            raise TypingError(node, str(error).strip().splitlines()[0]) from error
-        if found is None:
-            label = getattr(function, "__name__", str(function))
-            given = ", ".join(map(str, arguments))
-            raise TypingError(node, f"there is no {label}({given}) on the CPU")
-        _resolved[key] = found
-    return found
-
-
-def _identity(function: Any) -> Any:
-    try:
-        hash(function)
-    except TypeError:
-        return id(function)
-    return function
 
 
 class Kinds:
@@ -134,7 +75,10 @@ class Kinds:
 
     def _block(self, body: Sequence[ast.stmt]) -> None:
         for s in body:
-            self._statement(s)
+            try:
+                self._statement(s)
+            except FAILURES as error:
+                raise failure(s, error) from error
 
     def _statement(self, s: ast.stmt) -> None:
         if isinstance(s, ast.Assign):
@@ -200,7 +144,7 @@ class Kinds:
                 self.cells[base.id] = new
             else:
                 base_kind, index = self.of(base), self.of(target.slice)
-                if not is_number(kind) and _is_element(base_kind, index):
+                if not is_number(kind) and is_element(base_kind, index):
                     raise TypingError(target, f"an array's element cannot be a {kind}")
             return
         if isinstance(target, ast.Attribute):
@@ -225,7 +169,7 @@ class Kinds:
 
     def _of(self, node: ast.expr) -> types.Type | None:
         if isinstance(node, ast.Constant):
-            return _constant_kind(node.value)
+            return constant_kind(node.value)
         if isinstance(node, ast.Name):
             return self._name(node)
         if isinstance(node, ast.BoolOp):
@@ -235,7 +179,7 @@ class Kinds:
             operands = [self.of(n) for n in (node.left, *node.comparators)]
             if None not in operands:
                 for op, a, b in zip(node.ops, operands[:-1], operands[1:], strict=True):
-                    resolve(OPERATORS[type(op)], (a, b), node)
+                    resolve(operator_of(node, op), (a, b), node)
             return types.boolean
         if isinstance(node, ast.IfExp):
             self.of(node.test)
@@ -254,12 +198,12 @@ class Kinds:
             kind = self.of(node.operand)
             if isinstance(node.op, ast.Not):
                 return types.boolean
-            return None if kind is None else self._result(node, OPERATORS[type(node.op)], kind)
+            return None if kind is None else self._result(node, operator_of(node, node.op), kind)
         if isinstance(node, ast.BinOp):
             left, right = self.of(node.left), self.of(node.right)
             if left is None or right is None:
                 return None
-            return self._result(node, OPERATORS[type(node.op)], left, right)
+            return self._result(node, operator_of(node, node.op), left, right)
         if isinstance(node, ast.Subscript):
             return self._subscript(node)
         if isinstance(node, ast.Call):
@@ -293,13 +237,22 @@ class Kinds:
             if self._final and node.id not in self.assigned:
                 raise TypingError(node, f"name {node.id!r} is not defined")
             return None
-        kind = cpu_target.typing_context.resolve_value_type(value)
+        if isinstance(value, list | dict | set):
+            wrong = f"{node.id.removeprefix('g_')} is a {type(value).__name__}"
+            raise TypingError(node, f"{wrong}; a kernel takes numbers, tuples and arrays")
+        try:
+            kind = cpu_target.typing_context.resolve_value_type(value)
+        except (ValueError, errors.NumbaError) as error:
+            wrong = f"{node.id.removeprefix('g_')} is not known in a kernel"
+            raise TypingError(node, wrong) from error
         return types.unliteral(kind)
 
     def _attribute(self, node: ast.Attribute) -> types.Type | None:
         kind = self.of(node.value)
         if kind is None:
             return None
+        if vectors.field(kind, node.attr) is not None:
+            return kind.dtype
         if isinstance(kind, types.Array) and node.attr in ("shape", "strides"):
             return types.UniTuple(types.intp, kind.ndim)
         found = cpu_target.typing_context.resolve_getattr(kind, node.attr)
@@ -340,7 +293,11 @@ class Kinds:
             return function
         if is_intrinsic(function):
             return types.unliteral(self.intrinsic(function, kinds, node)[0].return_type)
-        return self._result(node, function, *kinds)
+        result = self._result(node, function, *kinds)
+        if isinstance(result, types.Array) and is_numpys(function):
+            wrong = f"np.{function.__name__} makes an array; declare it with cuda.local"
+            raise TypingError(node, wrong)
+        return result
 
     def callee(self, node: ast.Call) -> Any:
         """What a call calls: a Python object, or a Numba type for a conversion."""
@@ -360,6 +317,9 @@ class Kinds:
         function = self.value_of(node.func.id) if isinstance(node.func, ast.Name) else None
         if function is None:
             raise TypingError(node, f"{ast.unparse(node.func)} is not a function that is known")
+        if function in _NEVER:
+            wrong = f"{ast.unparse(node)} cannot be in a kernel; use a shared or local array"
+            raise TypingError(node, wrong)
         if isinstance(function, type) and issubclass(function, np.generic):
             return numba.from_dtype(np.dtype(function))
         return function
@@ -372,48 +332,10 @@ class Kinds:
         if key not in self.intrinsics:
             try:
                 found = function._defn(cpu_target.typing_context, *kinds)
-            except (errors.NumbaError, TypeError) as error:
-                raise TypingError(node, str(error)) from error
+            except (errors.NumbaError, TypeError):
+                found = None  # of another number of arguments, perhaps
             if found is None:
                 given = ", ".join(map(str, kinds))
-                raise TypingError(node, f"{function._name} does not take ({given})")
+                raise TypingError(node, f"{function._name.strip('_')} does not take ({given})")
             self.intrinsics[key] = found
         return self.intrinsics[key]
-
-
-def is_intrinsic(function: Any) -> bool:
-    """Whether a function is a Numba intrinsic."""
-    return type(function).__name__ == "_Intrinsic"
-
-
-def field_of(kind: Any, node: ast.Subscript) -> ast.Attribute | None:
-    """`r["name"]` of a record as the attribute `r.name`; None for any other subscript."""
-    index = node.slice
-    if isinstance(kind, types.Record) and isinstance(index, ast.Constant):
-        if isinstance(index.value, str) and index.value in kind.fields:
-            return ast.copy_location(ast.Attribute(node.value, index.value, node.ctx), node)
-    return None
-
-
-def _is_element(array: Any, index: Any) -> bool:
-    """Whether an index picks a number of an array."""
-    plain = isinstance(array, types.Array) and is_number(array.dtype)
-    return plain and indexes_element(array, index)
-
-
-def indexes_element(array: types.Array, index: types.Type) -> bool:
-    """Whether an index of this type picks one element."""
-    parts = tuple(index) if isinstance(index, types.BaseTuple) else (index,)
-    return len(parts) == array.ndim and all(isinstance(p, types.Integer) for p in parts)
-
-
-def _constant_kind(value: Any) -> types.Type:
-    if isinstance(value, bool):
-        return types.boolean
-    if isinstance(value, int):
-        return types.int64 if -(2**63) <= value < 2**63 else types.uint64
-    if isinstance(value, float):
-        return types.float64
-    if value is None:
-        return types.none
-    return types.unliteral(numba.typeof(value))

@@ -11,9 +11,10 @@ from numba import types
 
 from blutrain.device.cpu import hints
 from blutrain.device.cpu.arrays import stack_view
-from blutrain.device.cpu.kinds import Kinds, TypingError
+from blutrain.device.cpu.kinds import Kinds
 from blutrain.device.cpu.ptx.instructions import assembly
 from blutrain.device.cpu.ptx.memory import window_of
+from blutrain.device.cpu.signatures import FAILURES, TypingError, failure
 from blutrain.device.cpu.strips import range_arguments
 from blutrain.device.cpu.syntax import names, walk
 from blutrain.device.cpu.values import I64, Values
@@ -134,7 +135,10 @@ class Lowering:
             if self.builder.block.is_terminated:
                 return
             self.values.statement = s
-            getattr(self, "_" + type(s).__name__.lower())(s)
+            try:
+                getattr(self, "_" + type(s).__name__.lower())(s)
+            except FAILURES as error:
+                raise failure(s, error) from error
 
     def _pass(self, s: ast.Pass) -> None:
         """Nothing."""

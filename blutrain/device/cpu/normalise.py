@@ -18,6 +18,7 @@ import numpy as np
 from numba import types
 
 from blutrain.device.cpu import vocabulary
+from blutrain.device.cpu.printing import printer
 from blutrain.device.cpu.program import Program, memory
 from blutrain.device.cpu.ptx.lanes import of_warp
 from blutrain.device.cpu.returns import without_else, without_jumps, without_returns
@@ -39,6 +40,7 @@ from blutrain.device.cpu.syntax import (
     negation,
     reads,
     text_of,
+    walk,
     writes,
 )  # fmt: skip
 
@@ -50,6 +52,11 @@ _PLAIN = (
 
 def normalise_kernel(source: Source, program: Program) -> tuple[list[str], list[ast.stmt]]:
     """The parameters' names and the statements of a kernel."""
+    for s in walk(source.node):
+        if isinstance(s, ast.FunctionDef | ast.ClassDef | ast.Lambda) and s is not source.node:
+            source.fail(s, "a kernel cannot define a function; define it outside, @cuda.jit")
+        if isinstance(s, ast.Return) and not _is_none(s.value):
+            source.fail(s, "a kernel returns nothing; store the result in an array")
     renames = _safe_names(source)
     body = without_returns(source.body(), None, source, program)
     scope = Normaliser(source, program, {k: name(v) for k, v in renames.items()})
@@ -103,7 +110,11 @@ class Normaliser(ast.NodeTransformer):
         out: list[ast.stmt] = []
         for s in body:
             outer, self.before = self.before, []
-            made = self._statement(s)
+            try:
+                made = self._statement(s)
+            except (ValueError, TypeError, AttributeError, LookupError) as error:
+                why = f"this cannot be in a kernel ({type(error).__name__}: {error}); rewrite it"
+                self.source.fail_at(s.lineno, why)
             mark = len(out)
             out += self.before
             self.before = outer
@@ -126,7 +137,7 @@ class Normaliser(ast.NodeTransformer):
         if isinstance(s, ast.AnnAssign) and s.value is not None:
             s = ast.copy_location(ast.Assign([s.target], s.value), s)
         if not isinstance(s, _PLAIN):
-            self.source.fail(s, f"a {type(s).__name__} statement cannot be in a kernel; rewrite it")
+            self.source.fail(s, f"{type(s).__name__} statements cannot be in a kernel; rewrite it")
         if isinstance(s, LOOPS) and s.orelse:
             return self.statements(without_else(s, self.program))
         if isinstance(s, ast.If):
@@ -137,7 +148,12 @@ class Normaliser(ast.NodeTransformer):
                 function = self.source.resolve(getattr(s.iter, "func", s.iter))
                 unrolls = getattr(function, "__name__", "") == "literal_unroll"
                 return self._unrolled(s) if unrolls else self._for_each(s)
+            if not 1 <= len(s.iter.args) <= 3:  # type: ignore[attr-defined]
+                self.source.fail(s, f"range takes one to three numbers, got {text_of(s.iter)}")
             iterable = self.visit(s.iter)
+            for a in iterable.args:
+                if isinstance(a, ast.Constant) and not isinstance(a.value, int):
+                    self.source.fail(s, f"range needs integers, got {text_of(a)}")
             return [ast.For(self.visit(s.target), iterable, self._block(s.body), [])]
         if isinstance(s, ast.While):
             return self._while(s)
@@ -435,6 +451,8 @@ class Normaliser(ast.NodeTransformer):
         function = self.source.resolve(node.func)
         if is_device_function(function):
             return self._inline(node, function)
+        if function is print:
+            return self._print(node)
         lanes = of_warp(function)
         if lanes is not None:
             known = self.program.name_of(lanes, lanes._name)
@@ -457,6 +475,16 @@ class Normaliser(ast.NodeTransformer):
         visited: ast.expr = self.generic_visit(node)  # type: ignore[assignment]
         return visited
 
+    def _print(self, node: ast.Call) -> ast.expr:
+        """`print` of texts and numbers."""
+        if node.keywords:
+            self.source.fail(node, "print in a kernel takes no keywords; it ends a line by itself")
+        texts = [a.value if isinstance(a, ast.Constant) and isinstance(a.value, str) else None
+                 for a in node.args]  # fmt: skip
+        values = [a for a, text in zip(node.args, texts, strict=True) if text is None]
+        function = printer(tuple(texts))
+        return call(self.program.name_of(function, "_print"), *self._arguments(values))
+
     def _is_grid_sync(self, node: ast.expr) -> bool:
         """Whether this is `cuda.cg.this_grid().sync()`, or `g.sync()` of such a g."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -473,7 +501,9 @@ class Normaliser(ast.NodeTransformer):
     def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
         program, source = self.program, self.source
         if path in ("grid", "gridsize"):
-            n = source.constant(node.args[0], f"the argument of cuda.{path}")
+            n = source.constant(node.args[0], f"the argument of cuda.{path}") if node.args else 0
+            if n not in (1, 2, 3):
+                source.fail(node, f"cuda.{path} takes 1, 2 or 3, got {text_of(node)}")
             made = [vocabulary.grid(path, k, program) for k in range(n)]
             return made[0] if n == 1 else ast.Tuple(made, ast.Load())
         if path in ("syncthreads", "syncwarp"):
@@ -483,6 +513,9 @@ class Normaliser(ast.NodeTransformer):
         if path == "const.array_like":
             return self._arguments(node.args)[0]
         if path in vocabulary.COLLECTIVES:
+            takes = vocabulary.COLLECTIVES[path]
+            if len(node.args) != len(takes):
+                source.fail(node, f"cuda.{path} takes ({', '.join(takes)}), got {text_of(node)}")
             operands = self._arguments(node.args)
             # The mask is dropped: kernels may use full warps only.
             first = 0 if path in vocabulary.BLOCK_VOTES else 1
@@ -587,6 +620,10 @@ class Normaliser(ast.NodeTransformer):
         value = self.source.resolve(node)
         place = vocabulary.position(self.source.cuda_name(node), self.program)
         return value is not None and place is None, value
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def _put(holder: Any, where: Any, value: ast.expr) -> None:

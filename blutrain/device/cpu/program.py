@@ -124,4 +124,6 @@ def memory(source: Source, node: Any) -> Memory:
     if not isinstance(dtype, types.Number | types.Boolean | types.Record):
         source.fail(node, f"the dtype of an array must be a number type, got {dtype}")
     extents = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
+    if min(extents, default=1) < 0:
+        source.fail(node, f"the shape of an array cannot be negative, got {shape}")
     return Memory(extents, dtype)

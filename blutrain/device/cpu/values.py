@@ -16,17 +16,18 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils, errors
 
+from blutrain.device.cpu import vectors
 from blutrain.device.cpu.arrays import DATA, ITEMSIZE, NITEMS, SHAPE, STRIDES
-from blutrain.device.cpu.kinds import (
+from blutrain.device.cpu.kinds import Kinds
+from blutrain.device.cpu.ptx.parse import NotOnTheCpu
+from blutrain.device.cpu.signatures import (
     OPERATORS,
-    Kinds,
     TypingError,
     field_of,
     indexes_element,
     is_intrinsic,
     resolve,
 )  # fmt: skip
-from blutrain.device.cpu.ptx.parse import NotOnTheCpu
 from blutrain.device.cpu.syntax import walk
 
 I1, I64 = ir.IntType(1), ir.IntType(64)
@@ -138,6 +139,9 @@ class Values:
     def _attribute(self, node: ast.Attribute) -> Any:
         kind = self.kind(node.value)
         base = self.of(node.value)
+        element = vectors.field(kind, node.attr)
+        if element is not None:
+            return self.builder.extract_value(base, element)
         if isinstance(kind, types.Array) and node.attr in _FIELDS:
             field = self.builder.extract_value(base, _FIELDS[node.attr])
             return field

@@ -6,7 +6,7 @@ import ast
 import math
 from typing import Any
 
-from blutrain.device.cpu import integers
+from blutrain.device.cpu import integers, vectors
 from blutrain.device.cpu import math as cpu_math
 from blutrain.device.cpu.atomics import ATOMICS
 from blutrain.device.cpu.program import WARP, Program
@@ -18,8 +18,16 @@ BLOCK_VOTES = {"syncthreads_count": False, "syncthreads_or": False, "syncthreads
 MATCH = "match_any_sync"
 # A PTX instruction of a whole warp; see `ptx/lanes.py`.
 INSTRUCTION = "instruction"
-SHUFFLES = ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")
-COLLECTIVES = frozenset({*WARP_VOTES, *BLOCK_VOTES, *SHUFFLES, MATCH})
+# What each takes; the mask comes first where a warp meets.
+COLLECTIVES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(WARP_VOTES, ("mask", "predicate")),
+    **dict.fromkeys(BLOCK_VOTES, ("predicate",)),
+    "shfl_sync": ("mask", "value", "lane"),
+    "shfl_up_sync": ("mask", "value", "delta"),
+    "shfl_down_sync": ("mask", "value", "delta"),
+    "shfl_xor_sync": ("mask", "value", "lane_mask"),
+    MATCH: ("mask", "value"),
+}
 
 MINIMUM, MAXIMUM = cpu_math.minimum, cpu_math.maximum
 
@@ -37,7 +45,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 def cuda_function(path: str) -> Any:
     """The function for `cuda.<path>`, or None."""
-    return _FUNCTIONS.get(path)
+    return _FUNCTIONS.get(path) or vectors.maker(path)
 
 
 def name_of(meaning: Any) -> str:
