@@ -17,6 +17,7 @@ from blutrain.device.cpu.explain.costs import (
     GlobalTraffic,
     SharedTraffic,
 )
+from blutrain.device.pointer import array_at
 from blutrain.errors import DeviceError, DTypeError, KernelError
 
 N = 1024
@@ -194,8 +195,17 @@ def wrong_kernel(x):
 
 @cuda.jit
 def unknown_kernel(x):
-    cuda.nanosleep(10)
-    x[0] = 1
+    x[0] = cuda.vectorized_nonsense(1)
+
+
+@cuda.jit(device=True)
+def from_address(table, like):
+    return array_at(table[0], 0, 4, like)
+
+
+@cuda.jit
+def address_kernel(table, like):
+    from_address(table, like)[cuda.grid(1)] = 0
 
 
 # What is counted ---------------------------------------------------------------------------------
@@ -403,16 +413,24 @@ X = zeros(64)
         ((copy_kernel, 2, 32, X, X), {"blocks": []}, r"at least one block, got \[\]"),
         ((copy_kernel, 2, 32, X, X), {"architecture": "sm_3"}, "unknown architecture, got sm_3"),
         ((copy_kernel, 2, 32, X, X), {"shared": 1 << 20}, "shared must be at most 232448 bytes"),
-        ((outside_kernel, 1, 64, X), {}, r"thread 63 must stay within .* \(64,\), got index 64"),
-        ((stuck_kernel, 1, 64, X), {}, "thread 0 waits for ever at syncthreads"),
-        ((wrong_kernel, 1, 64, X), {}, r"thread 0 failed in `x\[0\] = int.*`, got TypeError: can"),
-        ((unknown_kernel, 1, 64, X), {}, "explain cannot follow this name, got cuda.nanosleep"),
+        ((outside_kernel, 1, 64, X), {}, r"out of bounds: thread \(63, 0, 0\) of.* x\[64\]"),
+        ((stuck_kernel, 1, 64, X), {}, "divergent barrier: thread .0, 0, 0. of block"),
+        ((wrong_kernel, 1, 64, X), {}, r"`x\[0\] = int.*failure: thread \(0, 0, 0\).*TypeError"),
+        ((unknown_kernel, 1, 64, X), {}, "cuda.vectorized_nonsense"),
     ],
 )
 def test_bad_input(arguments, options, says):
     with pytest.raises(KernelError, match=says):
         bt.explain(*arguments, **options)
     assert not X.any()
+
+
+def test_addresses_have_no_copies():
+    x = zeros(4)
+    table = np.array([x.ctypes.data])
+    says = "address_kernel: explain works on copies of the arguments, .*, got array_at"
+    with pytest.raises(KernelError, match=says):
+        bt.explain(address_kernel, 1, 4, table, x)
 
 
 def test_bad_arguments():

@@ -1,13 +1,14 @@
 """What a kernel would cost on a GPU, counted on the CPU.
 
-`explain` executes some blocks of a kernel thread by thread, notes every access, decision and
-barrier, and puts the threads together again by warps: what a warp does at one time is what the
-hardware counts.
+`explain` lets `blutrain.device.cpu.interpret` execute some blocks of a kernel thread by thread,
+notes every access, decision and barrier, and puts the threads together again by warps: what a warp
+does at one time is what the hardware counts.
 
 | file | does |
 |---|---|
-| `rewrite.py`, `threads.py`, `traced.py`, `copies.py` | executes a block, thread by thread |
-| `recorder.py`, `loops.py`, `warps.py` | notes what threads do; puts it together by warps |
+| `copies.py` | the arguments, where a GPU would have them |
+| `observe.py`, `recorder.py` | notes what threads do |
+| `loops.py`, `warps.py` | puts it together by warps |
 | `counting.py`, `costs.py` | sectors and wavefronts of accesses; sums of them |
 | `occupancy.py` | blocks that a multiprocessor holds |
 | `explanation.py`, `report.py`, `advice.py` | the result and its text |
@@ -19,6 +20,7 @@ modelled: sectors are what warps ask of the first-level cache.
 
 from __future__ import annotations
 
+import ast
 import itertools
 import linecache
 import textwrap
@@ -34,15 +36,15 @@ from blutrain.device.cpu.explain.copies import Copies
 from blutrain.device.cpu.explain.costs import Cost, Line
 from blutrain.device.cpu.explain.explanation import Explanation
 from blutrain.device.cpu.explain.loops import around
+from blutrain.device.cpu.explain.observe import Watch
 from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
-from blutrain.device.cpu.explain.recorder import Recorder
-from blutrain.device.cpu.explain.threads import Block
-from blutrain.device.cpu.explain.traced import Traced, Watch
+from blutrain.device.cpu.interpret import Bfloat16, interpret
 from blutrain.device.cpu.run import pack_argument
-from blutrain.device.cpu.source import source_of
+from blutrain.device.cpu.source import Source, is_device_function, source_of
 from blutrain.device.cuda.ptxas import Assembled, check
 from blutrain.device.geometry import Dim, Dim3, block_of, check_shared, grid_of
-from blutrain.dtypes import DType, float16
+from blutrain.device.pointer import array_at
+from blutrain.dtypes import bfloat16
 from blutrain.errors import DeviceError, KernelError, message
 
 __all__ = ["Explanation", "explain"]
@@ -94,6 +96,7 @@ def explain(
     grid3, block3 = grid_of(name, grid), block_of(name, block)
     check_shared(name, shared)
     multiprocessor(architecture)
+    _refuse_addresses(f"kernel {name}", source, set())
     chosen = _chosen(name, grid3, blocks)
     copies = Copies()
     given = [_Argument(f"kernel {name}", a, copies) for a in arguments]
@@ -104,10 +107,12 @@ def explain(
 
     costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
     file, line = source.function.__code__.co_filename, source.first_line + source.node.lineno - 1
-    for place in chosen:
-        watch = Watch(name, Recorder(around(file, line).function))
-        Block(watch, place, block3, grid3, shared).run(kernel, [a.seen(watch) for a in given])
-        for site, cost in watch.recorder.costs():
+    watch = Watch(around(file, line).function)
+    numbers = [x + grid3[0] * (y + grid3[1] * z) for x, y, z in chosen]
+    values = [a.value for a in given]
+    interpret(kernel, grid3, block3, *values, shared=shared, observers=[watch], blocks=numbers)
+    for recorder in watch.recorders.values():
+        for site, cost in recorder.costs():
             costs[site.file, site.line] += cost
     lines = [
         Line(where, number, text, _mean(costs[where, number], len(chosen)))
@@ -142,37 +147,41 @@ def _chosen(name: str, grid: Dim3, blocks: Sequence[Dim] | str | None) -> list[D
     return chosen
 
 
+def _refuse_addresses(where: str, source: Source, seen: set[Source]) -> None:
+    """Refuse a kernel that makes arrays from addresses: it would work on the originals."""
+    seen.add(source)
+    for node in ast.walk(source.node):
+        value = source.resolve(node.func) if isinstance(node, ast.Call) else None
+        if value is array_at:
+            wrong = "explain works on copies of the arguments, which are not at their addresses"
+            raise KernelError(message(where, wrong, "array_at"))
+        if is_device_function(value) and source_of(value) not in seen:
+            _refuse_addresses(where, source_of(value), seen)
+
+
 class _Argument:
     """An argument of the kernel: its Numba type, and a copy of what it holds."""
 
     def __init__(self, where: str, value: Any, copies: Copies) -> None:
-        self.half: DType | None = None
         if hasattr(value, "array"):  # a tensor
             value = value.array()
         if isinstance(value, Array):
             self.type = numba_type(type_of(value, where))
-            self.half = value.dtype if value.dtype.is_half else None
             self.value: Any = copies.of_device(value)
+            if value.dtype is bfloat16:
+                self.value = self.value.view(Bfloat16)
             return
         self.type, _ = pack_argument(where, value)
         if isinstance(value, np.ndarray):
-            self.half = float16 if value.dtype == np.float16 else None
             value = copies.of(value)
-        # As in a launch, a Python float is a float32.
-        self.value = np.float32(value) if type(value) is float else value
-
-    def seen(self, watch: Watch) -> Any:
-        """What the kernel's threads work on."""
-        if isinstance(self.value, np.ndarray):
-            return Traced(self.value, "global", self.value.ctypes.data, watch, self.half)
-        return self.value
+        self.value = value
 
 
 def _mean(cost: Cost, n: int) -> Cost:
     return cost if n == 1 else cost * (1 / n)
 
 
-def _source_lines(source: Any, costly: list[tuple[str, int]]) -> Iterator[tuple[str, int, str]]:
+def _source_lines(source: Source, costly: list[tuple[str, int]]) -> Iterator[tuple[str, int, str]]:
     """The kernel's own lines, then those of other functions that cost anything."""
     file, first = source.function.__code__.co_filename, source.first_line
     own = textwrap.dedent("".join(source.lines)).splitlines()

@@ -19,22 +19,10 @@ from blutrain.device.cpu.explain.costs import (
 )
 from blutrain.device.cpu.explain.loops import Loop, Span, Turns, around
 from blutrain.device.cpu.explain.warps import Instructions, group
+from blutrain.device.cpu.interpret import Site
 
 Kind = Literal["load", "store", "atomic", "branch", "barrier"]
 Space = Literal["global", "shared", ""]
-
-
-class Site(NamedTuple):
-    """A place in the source where threads do something.
-
-    Attributes:
-        file, line: where it stands.
-        position: distinguishes the places of one line.
-    """
-
-    file: str
-    line: int
-    position: int
 
 
 class _Key(NamedTuple):
@@ -62,9 +50,9 @@ class Recorder:
         kernel: the lines of the kernel's function.
 
     Example:
-        >>> recorder = Recorder()
+        >>> recorder, site = Recorder(), Site("kernels.py", 3, 0, "x[i]")
         >>> for thread in range(32):
-        ...     recorder.access(Site("f.py", 3, 0), "load", "global", thread, 4 * thread, 4)
+        ...     recorder.access(site, "load", "global", thread, 4 * thread, 4)
         >>> [(site.line, cost.global_loads.sectors) for site, cost in recorder.costs()]
         [(3, 4)]
     """

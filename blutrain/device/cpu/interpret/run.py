@@ -31,6 +31,7 @@ def interpret(
     shared: int = 0,
     observers: Sequence[Observer] = (),
     order: Order = "ascending",
+    blocks: Sequence[int] | None = None,
 ) -> None:
     """Run a `@cuda.jit` kernel thread by thread, and tell observers what the threads do.
 
@@ -43,6 +44,7 @@ def interpret(
         observers: who is told.
         order: in which order threads run between two places where they meet, and blocks:
             "ascending", "reversed", or a seed for random orders.
+        blocks: linear numbers of the blocks to run; all of the grid's when None.
 
     Raises:
         KernelFault: a thread leaves an array, or threads do not meet as they must.
@@ -66,7 +68,7 @@ def interpret(
     standing: dict[int, Block] = {}
     # As on a GPU, a division by zero gives infinity, and nobody is told.
     with np.errstate(all="ignore"):
-        for n in machine.ordered(range(n_blocks)):
+        for n in machine.ordered(range(n_blocks) if blocks is None else blocks):
             made = Block(machine, n, (n % nx, n // nx % ny, n // (nx * ny)), shared)
             made.begin(callee, seen)
             if not made.run():
