@@ -18,6 +18,7 @@ from blutrain.autograd import (
     set_grad_enabled,
 )
 from blutrain.device import TARGET, launch, synchronize
+from blutrain.device.cpu.debug import debug
 from blutrain.device.cpu.explain import explain
 from blutrain.device.graph import Graph, capture_graph
 from blutrain.dtypes import (
@@ -56,9 +57,9 @@ __version__ = "0.1.0"
 __all__ = [
     "TARGET", "AutogradError", "BlutrainError", "CheckpointError", "DType", "DTypeError",
     "DataError", "DeviceError", "Graph", "KernelError", "OutOfMemoryError", "ShapeError", "Tensor",
-    "autograd", "bfloat16", "bool_", "capture_graph", "checkpoint", "detect_anomaly", "device",
-    "enable_grad", "explain", "float16", "float32", "float64", "grad", "gradcheck", "int8", "int16",
-    "int32", "int64", "is_grad_enabled", "launch", "manual_seed", "matmul_precision", "memory",
-    "no_grad", "promote", "random", "set_grad_enabled", "set_matmul_precision", "synchronize",
-    "uint8", "uint16", "using_matmul_precision",
+    "autograd", "bfloat16", "bool_", "capture_graph", "checkpoint", "debug", "detect_anomaly",
+    "device", "enable_grad", "explain", "float16", "float32", "float64", "grad", "gradcheck",
+    "int8", "int16", "int32", "int64", "is_grad_enabled", "launch", "manual_seed",
+    "matmul_precision", "memory", "no_grad", "promote", "random", "set_grad_enabled",
+    "set_matmul_precision", "synchronize", "uint8", "uint16", "using_matmul_precision",
 ]  # fmt: skip

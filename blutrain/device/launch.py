@@ -85,6 +85,11 @@ class _Plan:
 _plans: dict[tuple[Any, ...], _Plan] = {}
 _recorders: list[dict[Launched, None]] = []
 
+# What runs launches in place of compiled code while debug mode is on: a function of (kernel, grid,
+# block, arguments, bytes of shared memory). See `blutrain.device.cpu.debug`.
+Interpreter = Callable[[Any, Dim, Dim, tuple[Any, ...], int], None]
+_interpreter: Interpreter | None = None
+
 
 def launch(
     kernel: Any, grid: Dim, block: Dim, *args: Any, shared: int = 0, stream: Stream | None = None
@@ -124,6 +129,8 @@ def launch(
         [1, 1, 1]
         >>> free(memory)
     """
+    if _interpreter is not None:
+        return _interpreter(kernel, grid, block, args, shared)
     # The hot path: a key, a lookup, one call that packs, one that starts.
     key: list[Any] = [kernel, block]
     for a in args:
@@ -159,6 +166,13 @@ def launch(
     finally:
         plan.free.append(buffer)
     return None
+
+
+def interpret_with(interpreter: Interpreter | None) -> Interpreter | None:
+    """Have launches run by a function from now on, or by compiled code; gives what was before."""
+    global _interpreter
+    before, _interpreter = _interpreter, interpreter
+    return before
 
 
 @contextmanager

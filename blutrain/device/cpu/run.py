@@ -11,6 +11,7 @@ from numba.np.numpy_support import from_dtype
 
 from blutrain.device import arguments as packing
 from blutrain.device.cpu.compile import compile_kernel
+from blutrain.device.cpu.interpret.machine import Order
 from blutrain.device.cpu.options import Options
 from blutrain.device.geometry import block_of, check_shared, grid_of
 from blutrain.device.half import HalfArray
@@ -24,6 +25,8 @@ def run(
     *arguments: Any,
     shared: int = 0,
     options: Options | None = None,
+    debug: bool = False,
+    order: Order = "ascending",
 ) -> None:
     """Run a `@cuda.jit` kernel on the CPU and wait for it.
 
@@ -36,12 +39,20 @@ def run(
             type; None; tuples of all these. A float16 array's elements are read as float32.
         shared: bytes of dynamic shared memory.
         options: how to compile.
+        debug: run it thread by thread, and check for what CUDA leaves undefined: indices out of
+            bounds, races, reads of uninitialised memory (see `blutrain.device.cpu.debug`).
+        order: of threads and blocks in debug mode: "ascending", "reversed", or a seed.
 
     Raises:
         KernelError: the kernel, the grid or the block cannot run, or the kernel raised.
         DTypeError: an argument is of a type that no kernel takes.
     """
     where = f"kernel {getattr(kernel, '__name__', kernel)}"
+    if debug:
+        from blutrain.device.cpu.debug import check
+
+        check(kernel, grid, block, *arguments, shared=shared, order=order)
+        return
     grid3, block3 = grid_of(where, grid), block_of(where, block)
     check_shared(where, shared)
     kinds: list[types.Type] = []
