@@ -8,3 +8,9 @@ from cpu_executor import fuzz
 def test_random_kernel(seed):
     options = [fuzz.OPTIONS[seed % len(fuzz.OPTIONS)]]
     assert fuzz.check(seed, options) == ""
+
+
+@pytest.mark.parametrize("seed", [10095, 10268])
+def test_a_short_loop_does_not_end_the_process(seed):
+    # LLVM asserted that its two cost models agree, and over short loops they did not.
+    assert fuzz.apart(seed) == ""

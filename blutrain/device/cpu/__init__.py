@@ -18,7 +18,8 @@ passes, in the order in which they run:
 | `webs.py`, `kinds.py`, `signatures.py` | splits variables; infers types |
 | `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
 | `cache.py`, `executable.py`, `cooperative.py` | keeps it; runs it, blocks that meet in turns |
-| `vocabulary.py`, `math.py`, `formulas.py`, `vectors.py`, `printing.py` | what `cuda.*` and `math.*` mean on the CPU |
+| `vocabulary.py`, `vectors.py`, `printing.py` | what `cuda.*` and `print` mean on the CPU |
+| `math.py`, `formulas.py` | what `math.*` means |
 | `arrays.py`, `atomics.py`, `votes.py`, `integers.py` | what Python text cannot say, as LLVM code |
 | `ptx/` | what inline PTX means |
 

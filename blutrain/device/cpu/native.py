@@ -59,6 +59,10 @@ class _Library(JITCodeLibrary):
 @functools.cache
 def _context() -> Any:
     """Numba's CPU target, with CUDA's rules for division by zero."""
+    # LLVM 22 estimates twice what a vectorised loop costs, and an assertion ends the process where
+    # the two choose differently (github.com/llvm/llvm-project/issues/182646). They do for loops
+    # that it knows to be tiny; this has it take these for loops like any other.
+    llvm.set_option("blutrain", "-vectorizer-min-trip-count=0")
     base = cpu_target.target_context
     return base.subtarget(error_model=callconv.create_error_model("numpy", base), enable_nrt=True)
 
