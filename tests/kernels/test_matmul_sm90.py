@@ -12,6 +12,7 @@ from blutrain.autograd.registry import portable_only
 from blutrain.cuda_kernels.matmul import sm90
 from blutrain.cuda_kernels.matmul.matmul import multiply
 from blutrain.cuda_kernels.matmul.problem import Problem
+from blutrain.cuda_kernels.matmul.transposed import transpose
 from blutrain.device import TARGET
 
 N_MULTIPROCESSORS = 132
@@ -39,12 +40,34 @@ def test_a_product_whose_b_runs_across_k_is_swapped_not_turned():
     assert out.extents == (512, 256, 1)
 
 
-def test_a_long_sum_over_few_tiles_is_cut_into_chunks():
-    made = plan((16384, 768), (16384, 768), True, False)
-    assert made.n_chunks > 1
-    assert made.sizes[2] * made.n_chunks == 16384
-    assert made.grid <= N_MULTIPROCESSORS
-    assert made.maps[0].strides == (768 * 4, 768 * 4 * made.sizes[2])
+def test_few_tiles_of_a_long_sum_are_shared_by_blocks_at_the_same_k():
+    made = plan((16384, 3072), (16384, 768), True, False, bt.bfloat16)
+    cut, grid, n_shared = made.choice
+    assert n_shared * cut.m * cut.n >= 3072 * 768  # all tiles
+    assert grid % n_shared == 0
+    assert N_MULTIPROCESSORS * 0.9 < grid <= N_MULTIPROCESSORS
+
+
+def test_every_block_has_a_share_or_flags_would_be_awaited_for_ever():
+    for k in (32, 160, 4096):
+        for m, n in ((64, 64), (512, 512), (3072, 768), (4096, 4096)):
+            for dtype, precision in (
+                (bt.float32, "tf32"),
+                (bt.float32, "tf32x3"),
+                (bt.float16, ""),
+            ):
+                made = plan((m, k), (n, k), False, True, dtype, precision)
+                share, extra = made.shares
+                steps = -(-k // (64 if dtype is bt.float16 else 32))
+                assert share * made.choice.grid + extra == made.choice.n_shared * steps
+                assert share > 0 or made.choice.n_shared == 0
+
+
+def test_of_two_float32_operands_across_k_the_smaller_is_transposed():
+    made = plan((16384, 768), (16384, 3072), True, False)
+    assert made.transposed and made.swapped  # the first operand is the smaller
+    assert made.maps[1].extents == (16384, 768, 1)
+    assert not plan((16384, 768), (16384, 3072), True, False, bt.bfloat16).transposed
 
 
 @pytest.mark.parametrize(
@@ -132,3 +155,13 @@ def test_long_sums_are_as_exact_as_the_precision_says(precision, form):
         multiply(*inputs, out, None, *form)
     error = np.linalg.norm(out.numpy() - exact) / np.linalg.norm(exact)
     assert error < {"tf32x3": 5e-7, "tf32": 3.2e-4}[precision]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 65, 130), (1, 200, 7), (3, 64, 64)])
+def test_transposed_copy(shape):
+    n_batch, n_rows, n_cols = shape
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    source = bt.from_numpy(values)
+    target = bt.full((n_batch, n_cols, n_rows), float("nan"))
+    transpose(source.array(), target.array())
+    assert np.array_equal(target.numpy(), values.swapaxes(1, 2))

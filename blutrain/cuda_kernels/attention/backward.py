@@ -15,7 +15,7 @@ from blutrain.cuda_kernels.attention.tiles import Tile
 @cache
 def dq_kernel(tile: Tile, real: Any) -> Any:
     """dq and delta: a thread owns queries and walks over the keys."""
-    head, columns, threads, chunk = tile
+    head, columns, threads, chunk, only_on_cpu = tile
     pitch = chunk + PAD
     row_pitch = threads + 1  # threads that write one column of q to it hit different banks
     parts = head // columns
@@ -144,13 +144,14 @@ def dq_kernel(tile: Tile, real: Any) -> Any:
                 if col0 + c < size:
                     dq[b, h, row, col0 + c] = acc[c] * scale
 
+    attention_backward_dq_kernel.only_on_cpu = only_on_cpu
     return attention_backward_dq_kernel
 
 
 @cache
 def dkv_kernel(tile: Tile, real: Any) -> Any:
     """dk and dv: a thread owns keys and walks over the queries that see them."""
-    head, columns, threads, chunk = tile
+    head, columns, threads, chunk, only_on_cpu = tile
     pitch = chunk + PAD
     row_pitch = threads + 1  # threads that write one column of k to it hit different banks
     parts = head // columns
@@ -283,4 +284,5 @@ def dkv_kernel(tile: Tile, real: Any) -> Any:
                     dk[b, h, row, col0 + c] = acc_k[c]
                     dv[b, h, row, col0 + c] = acc_v[c]
 
+    attention_backward_dkv_kernel.only_on_cpu = only_on_cpu
     return attention_backward_dkv_kernel

@@ -18,7 +18,7 @@ LOWEST = -1e30  # a maximum before any key was seen: finite, so that LOWEST - LO
 @cache
 def forward_kernel(tile: Tile, real: Any) -> Any:
     """The kernel for one cut and one accumulator type."""
-    head, columns, threads, chunk = tile
+    head, columns, threads, chunk, only_on_cpu = tile
     pitch = chunk + PAD
     row_pitch = threads + 1  # threads that write one column of q to it hit different banks
     parts = head // columns
@@ -151,4 +151,5 @@ def forward_kernel(tile: Tile, real: Any) -> Any:
             if col0 == 0:
                 lse[b, h, row] = largest + math.log(total)
 
+    attention_forward_kernel.only_on_cpu = only_on_cpu
     return attention_forward_kernel

@@ -27,12 +27,14 @@ class Tile(NamedTuple):
         threads: threads, and so rows, a block.
         chunk: how much of the other side is in shared memory at a time; a multiple of 4, in the
             forward kernel of 8.
+        only_on_cpu: whether it needs more static shared memory than a GPU's assembler gives.
     """
 
     head: int
     columns: int
     threads: int
     chunk: int
+    only_on_cpu: bool = False
 
 
 class Tiles(NamedTuple):
@@ -87,5 +89,5 @@ def _common(problem: Problem) -> bool:
 @cache
 def processor_tiles(problem: Problem) -> Tiles:
     """Longer chunks backward, for a processor's vectors; its shared memory has no such bound."""
-    tile = Tile(problem.head, problem.head, 64, 32)
+    tile = Tile(problem.head, problem.head, 64, 32, only_on_cpu=True)
     return Tiles(portable_tiles(problem).forward, tile, tile)

@@ -5,11 +5,18 @@ product and kept, so that a later call looks it up, makes three tensor maps' key
 
 The copy engine wants addresses and strides that are multiples of 16 bytes, and one dense direction.
 Any other product, an empty one, and float32 in ieee precision go to the portable kernel.
+
+wgmma reads halves along K or across it, but TF32 along K alone, unless it comes through registers,
+which one operand may. So of two float32 operands that both run across K (a weight's gradient) the
+smaller is transposed in memory first: two passes over it, where turning it in shared memory made
+the whole product bound by shared memory.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import secrets
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, NamedTuple
@@ -18,36 +25,24 @@ from numba import types
 
 from blutrain import dtypes
 from blutrain.autograd.registry import variant
-from blutrain.cuda_kernels.common import BLOCK, blocks_for
+from blutrain.cuda_kernels.common import blocks_for
 from blutrain.cuda_kernels.elementwise.cast import convert
 from blutrain.cuda_kernels.elementwise.copy import dense
-from blutrain.cuda_kernels.matmul import gemm_float32_sm90, gemm_half_sm90
-from blutrain.cuda_kernels.matmul.gemm import gemm, matrix_of, merged_batch, sum_chunks_kernel
+from blutrain.cuda_kernels.matmul import gemm_direct_sm90, gemm_float32_sm90
+from blutrain.cuda_kernels.matmul.choice_sm90 import (
+    DIRECT_CUTS,
+    FLOAT_CUTS,
+    Choice,
+    best_choice,
+)
+from blutrain.cuda_kernels.matmul.gemm import gemm, matrix_of, merged_batch
 from blutrain.cuda_kernels.matmul.problem import Problem
-from blutrain.cuda_kernels.matmul.tiles_sm90 import BOX_ROWS, ROW, THREADS, TILE_M, Cut
+from blutrain.cuda_kernels.matmul.tiles_sm90 import BOX_ROWS, ROW
+from blutrain.cuda_kernels.matmul.transposed import transpose
 from blutrain.device import TARGET, launch
 from blutrain.device.array import Array
 from blutrain.precision import matmul_precision
 from blutrain.tensor import Tensor, empty
-
-# Tiles that are compiled, widest first, by whether B is read as it is, and the number of products.
-# The stages are as many as shared memory holds.
-HALF_CUTS = (Cut(256, 4), Cut(192, 4), Cut(128, 5))
-FLOAT_CUTS = {
-    (True, 1): (Cut(256, 4), Cut(192, 4), Cut(128, 5)),
-    (True, 3): (Cut(192, 3), Cut(128, 4)),
-    (False, 1): (Cut(192, 3), Cut(128, 4)),
-    (False, 3): (Cut(192, 2), Cut(128, 3)),
-}
-# What the choice of a cut weighs, in cycles of an SM.
-MULTIPLIES = {2: 2048, 4: 1024}  # a cycle, by the operands' size in bytes
-EFFICIENCY = 0.75  # of the tensor cores, reached in a long product
-TURNING = 1.6  # how much longer a step takes whose B is turned
-TILE_COST = 1500  # a tile's first copies and last stores
-SUMMING_COST = 9000  # one more launch
-BYTES_A_CYCLE = 1500  # of device memory, as the summing kernel reaches it
-MAX_CHUNKS = 32
-MIN_STEPS = 8  # of a chunk of K
 
 
 class Operand(NamedTuple):
@@ -57,14 +52,12 @@ class Operand(NamedTuple):
         along_k: whether k is the dense direction.
         rows: extent of the other one.
         pitch: bytes between neighbours of the other direction than the dense one.
-        k_step: bytes between neighbours along K.
         batch_pitch: bytes from one matrix to the next.
     """
 
     along_k: bool
     rows: int
     pitch: int
-    k_step: int
     batch_pitch: int
 
 
@@ -82,19 +75,21 @@ class Plan(NamedTuple):
 
     Attributes:
         kernel: which one.
-        grid: blocks.
+        choice: the cut and who does what.
         swapped: A and B have changed places, and the transpose is stored.
-        maps: of A, B and out, or of A, B and the chunks' results.
+        transposed: B is to be transposed in memory first.
+        maps: of A, B and out.
         sizes: (rows, columns, K, matrices) of what the kernel does.
-        n_chunks: parts of K that are multiplied apart and then added up.
+        shares: (steps of the shared tiles that each block does, blocks that do one more).
     """
 
     kernel: Any
-    grid: int
+    choice: Choice
     swapped: bool
+    transposed: bool
     maps: tuple[Map, Map, Map]
     sizes: tuple[int, int, int, int]
-    n_chunks: int
+    shares: tuple[int, int]
 
 
 @functools.cache
@@ -107,6 +102,10 @@ def _multiprocessors() -> int:
     found = driver.properties()
     return found.n_multiprocessors if found.compute_capability == (9, 0) else 0
 
+
+# What flags of shared tiles hold: a number that nothing else in memory is likely to be.
+_numbers = itertools.count(secrets.randbits(61))
+KINDS = {"bfloat16": "bf16", "float16": "f16", "tfloat32": "tf32"}
 
 _plans: dict[Any, Plan | None] = {}
 
@@ -142,66 +141,62 @@ def _make_plan(p: Problem, precision: str, n_multiprocessors: int) -> Plan | Non
     out = _operand(n_rows, n_cols, p.out.strides[-2:], batch_steps[2], out_size)
     if a is None or b is None or out is None or not out.along_k:
         return None
-    # The roles are swapped where B then need not be turned.
-    swapped = size == 4 and a.along_k and not b.along_k
+    # The roles are swapped where B then runs along K, or is the smaller one to transpose.
+    across = size == 4 and not b.along_k
+    swapped = across and (a.along_k or a.rows < b.rows)
     if swapped and p.bias is not None:
         return None
     if swapped:
         a, b = b, a
+    transposed = size == 4 and not b.along_k
+    if transposed:
+        pitch = -(-n_inner // 4) * 16
+        b = Operand(True, b.rows, pitch, b.rows * pitch)
     n_products = 3 if size == 4 and precision == "tf32x3" else 1
-    cuts = HALF_CUTS if size == 2 else FLOAT_CUTS[b.along_k, n_products]
-    may_chunk = n_batch == 1 and p.bias is None
-    n_chunks, cut = _best_cut(
-        a.rows, b.rows, n_inner, n_batch, size, n_products, b.along_k, cuts, may_chunk,
-        n_multiprocessors,
-    )  # fmt: skip
-    if n_chunks > 1:
-        a, b = (_in_chunks(x, n_inner, n_chunks) for x in (a, b))
-        n_inner, n_batch = n_inner // n_chunks, n_chunks
-        out = Operand(True, n_rows, n_cols * 4, 4, n_rows * n_cols * 4)
-        out_size = 4
-    element = "float32" if out_size == 4 else p.out.dtype.name
-    has_bias = p.bias is not None
+    direct = size == 2 or (n_products == 1 and a.along_k)
+    cuts = DIRECT_CUTS if direct else FLOAT_CUTS[n_products]
+    choice = best_choice(
+        a.rows, b.rows, n_inner, n_batch, size, n_products, cuts, n_multiprocessors
+    )
+    cut, has_bias = choice.cut, p.bias is not None
+    loaded = "tfloat32" if size == 4 and n_products == 1 else p.a.dtype.name
     kernel: Any
-    if size == 2:
-        kind = "bf16" if p.a.dtype is dtypes.bfloat16 else "f16"
-        kernel = gemm_half_sm90.gemm_half_sm90_kernel(
-            cut, kind, element, a.along_k, b.along_k, has_bias
+    if direct:
+        kernel = gemm_direct_sm90.gemm_direct_sm90_kernel(
+            cut, KINDS[loaded], p.out.dtype.name, a.along_k, b.along_k, swapped, has_bias
         )
-        loaded = p.a.dtype.name
     else:
         kernel = gemm_float32_sm90.gemm_float32_sm90_kernel(
-            cut, n_products, a.along_k, b.along_k, swapped, has_bias
+            cut, n_products, a.along_k, swapped, has_bias
         )
-        loaded = "float32" if n_products == 3 else "tfloat32"
-    n_tiles = blocks_for(a.rows, TILE_M) * blocks_for(b.rows, cut.n) * n_batch
     maps = (
-        _map(a, n_inner, n_batch, loaded, size, TILE_M),
+        _map(a, n_inner, n_batch, loaded, size, cut.m),
         _map(b, n_inner, n_batch, loaded, size, cut.n),
-        Map(element, (n_cols, n_rows, n_batch), (out.pitch, out.batch_pitch),
+        Map(p.out.dtype.name, (n_cols, n_rows, n_batch), (out.pitch, out.batch_pitch),
             (ROW // out_size, BOX_ROWS)),
     )  # fmt: skip
     sizes = (a.rows, b.rows, n_inner, n_batch)
-    return Plan(kernel, min(n_tiles, n_multiprocessors), swapped, maps, sizes, n_chunks)
+    shares = divmod(choice.n_shared * blocks_for(n_inner, ROW // size), choice.grid)
+    return Plan(kernel, choice, swapped, transposed, maps, sizes, shares)
 
 
 def kernels() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Every kind of kernel that a plan can name, with its argument types, to compile ahead."""
-    arguments = (types.int64,) * 8
-    for cut in HALF_CUTS:
+    arguments = (types.int64,) * 13
+    make = gemm_direct_sm90.gemm_direct_sm90_kernel
+    for cut in DIRECT_CUTS:
         for along in product((True, False), repeat=2):
-            make = gemm_half_sm90.gemm_half_sm90_kernel
-            yield make(cut, "bf16", "bfloat16", *along, False), arguments
-            yield make(cut, "bf16", "float32", *along, False), arguments
-            yield make(cut, "f16", "float16", *along, True), arguments
-    for (b_along_k, n_products), cuts in FLOAT_CUTS.items():
-        for cut in cuts:
-            for a_along_k in (True, False) if b_along_k else (False,):
-                for turned in (False, True) if b_along_k and not a_along_k else (False,):
-                    kernel = gemm_float32_sm90.gemm_float32_sm90_kernel(
-                        cut, n_products, a_along_k, b_along_k, turned, not turned
-                    )
-                    yield kernel, arguments
+            yield make(cut, "bf16", "bfloat16", *along, False, False), arguments
+            yield make(cut, "bf16", "float32", *along, False, False), arguments
+            yield make(cut, "f16", "float16", *along, False, True), arguments
+        yield make(cut, "tf32", "float32", True, True, False, True), arguments
+    for n_products, cuts in FLOAT_CUTS.items():
+        for cut, a_along_k in product(cuts, (True, False)):
+            for turned in (False, True):
+                kernel = gemm_float32_sm90.gemm_float32_sm90_kernel(
+                    cut, n_products, a_along_k, turned, not turned
+                )
+                yield kernel, arguments
 
 
 def _operand(
@@ -221,13 +216,7 @@ def _operand(
         pitch = -(-width * size // 16) * 16 // size
     if pitch < width or pitch * size % 16 or batch_step * size % 16 or batch_step < 0:
         return None
-    k_bytes = size if along_k else pitch * size
-    return Operand(along_k, rows, pitch * size, k_bytes, batch_step * size)
-
-
-def _in_chunks(x: Operand, n_inner: int, n_chunks: int) -> Operand:
-    """The same operand with parts of K as its batch."""
-    return x._replace(batch_pitch=n_inner // n_chunks * x.k_step)
+    return Operand(along_k, rows, pitch * size, batch_step * size)
 
 
 def _map(x: Operand, n_inner: int, n_batch: int, element: str, size: int, rows: int) -> Map:
@@ -238,49 +227,6 @@ def _map(x: Operand, n_inner: int, n_batch: int, element: str, size: int, rows: 
     # With one matrix its pitch is not used, but must be a multiple of 16.
     batch_pitch = x.batch_pitch or x.pitch * slow
     return Map(element, (fast, slow, n_batch), (x.pitch, batch_pitch), box)
-
-
-def _best_cut(
-    n_rows: int,
-    n_cols: int,
-    n_inner: int,
-    n_batch: int,
-    size: int,
-    n_products: int,
-    b_along_k: bool,
-    cuts: tuple[Cut, ...],
-    may_chunk: bool,
-    n_multiprocessors: int,
-) -> tuple[int, Cut]:
-    """(chunks of K, tile) of the least estimated time.
-
-    Few tiles leave SMs idle, and so does a last round of few: a long K is cut then, at the price of
-    adding up the parts.
-    """
-    tile_k = ROW // size
-
-    def cycles(n_chunks: int, cut: Cut) -> float:
-        n_tiles = blocks_for(n_rows, TILE_M) * blocks_for(n_cols, cut.n) * n_batch * n_chunks
-        n_steps = blocks_for(n_inner // n_chunks, tile_k)
-        step = TILE_M * cut.n * tile_k * n_products / (MULTIPLIES[size] * EFFICIENCY)
-        if size == 4 and not b_along_k:
-            step *= TURNING
-        rounds = blocks_for(n_tiles, n_multiprocessors)
-        total = rounds * (n_steps * step + TILE_COST)
-        if n_chunks > 1:
-            total += SUMMING_COST + (n_chunks + 1) * n_rows * n_cols * 4 / BYTES_A_CYCLE
-        return total
-
-    chunks = _chunk_counts(n_inner, tile_k) if may_chunk else iter((1,))
-    return min(((n, cut) for n in chunks for cut in cuts), key=lambda choice: cycles(*choice))
-
-
-def _chunk_counts(n_inner: int, tile_k: int) -> Iterator[int]:
-    """1 and every number of equal parts of K that are whole steps, and enough of them."""
-    yield 1
-    for n in range(2, MAX_CHUNKS + 1):
-        if n_inner % (n * tile_k) == 0 and n_inner // (n * tile_k) >= MIN_STEPS:
-            yield n
 
 
 def _applies(p: Problem) -> bool:
@@ -307,18 +253,34 @@ def gemm_sm90(p: Problem) -> None:
         return
     from blutrain.device.cuda.tensor_map import tensor_map
 
-    n_rows, n_cols = p.out.shape[-2:]
-    out = p.out
-    if plan.n_chunks > 1:
-        out = empty((plan.n_chunks, n_rows, n_cols), dtypes.float32)
+    cut, grid, n_shared = plan.choice
     a, b = (p.b, p.a) if plan.swapped else (p.a, p.b)
-    maps = (tensor_map(t.pointer, *m) for t, m in zip((a, b, out), plan.maps, strict=True))
+    if plan.transposed:
+        b = _transposed(b, plan)
+    maps = (tensor_map(t.pointer, *m) for t, m in zip((a, b, p.out), plan.maps, strict=True))
     bias = 0 if p.bias is None else dense(p.bias).pointer
-    launch(plan.kernel, plan.grid, THREADS, *maps, bias, *plan.sizes, shared=plan.kernel.shared)
-    if plan.n_chunks > 1:
-        in_bytes = (0, 0, *(s * p.out.dtype.itemsize for s in p.out.strides[-2:]))
-        target = Array(p.out.pointer, (1, 1, n_rows, n_cols), in_bytes, p.out.dtype, "A", p.out)
-        launch(sum_chunks_kernel, blocks_for(n_rows * n_cols), BLOCK, out, target)
+    held = empty((grid * cut.part // 4,), dtypes.float32) if n_shared else None
+    parts = 0 if held is None else held.pointer
+    launch(
+        plan.kernel, grid, cut.threads, *maps, bias, *plan.sizes, n_shared, *plan.shares, parts,
+        next(_numbers),
+        shared=plan.kernel.shared,
+    )  # fmt: skip
+
+
+def _transposed(t: Tensor, plan: Plan) -> Tensor:
+    """A copy of B, (n_batch, K, N) in memory, as (n_batch, N, K) with rows of the plan's pitch."""
+    _, n_rows, n_inner, n_batch = plan.sizes
+    pitch = plan.maps[1].strides[0] // 4
+    out = empty((n_batch, n_rows, pitch), t.dtype)
+    batch_step = t.strides[-3] if t.ndim > 2 and n_batch > 1 else 0
+    step = t.strides[-2] if t.strides[-1] == 1 else t.strides[-1]
+    source = Array(
+        t.pointer, (n_batch, n_inner, n_rows), (4 * batch_step, 4 * step, 4), t.dtype, "A", t
+    )
+    strides = (4 * n_rows * pitch, 4 * pitch, 4)
+    transpose(source, Array(out.pointer, (n_batch, n_rows, n_inner), strides, t.dtype, "A", out))
+    return out
 
 
 def _rounded(t: Tensor) -> Tensor:

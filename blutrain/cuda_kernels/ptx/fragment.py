@@ -1,10 +1,10 @@
 """Storing a tile: a warpgroup's sums leave through shared memory and the copy engine. sm_90a.
 
 A thread of `wgmma` holds pairs of neighbouring columns of two rows, which would make narrow stores.
-So the warpgroup lays 16 KB of its tile at a time into a buffer, as two boxes of 128 bytes by 64
-rows, swizzled by 128 bytes, and one thread hands them to the copy engine, which writes whole lines
-by itself while the next piece is converted or the next tile is begun. What lies outside the matrix
-is not written.
+So the warpgroup lays its tile into a buffer of two boxes of 128 bytes by 64 rows, swizzled by 128
+bytes, and one thread hands each to the copy engine, which writes whole lines by itself while the
+other box is filled or the next tile is begun. (A transposed tile fills both boxes at a time.) What
+lies outside the matrix is not written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def store_tile(n: int, element: str, turned: bool = False, has_bias: bool = Fals
     """
     held = types.UniTuple(types.float32, n // 2)
     box = 128 // _BYTES[element]
-    chunk = ROWS if turned else 2 * box  # columns of the sums that fill the buffer
+    chunk = ROWS if turned else box  # columns of the sums that are laid down at a time
+    odd = not turned and n // box % 2 == 1  # the next tile begins with the box that ended this one
 
     @intrinsic
     def store(typing_context, sums, map_out, row, col, batch, buffer, bias, cols, group):
@@ -56,8 +57,10 @@ def store_tile(n: int, element: str, turned: bool = False, has_bias: bool = Fals
             barrier = builder.add(group, _i32(1))  # barrier 0 is syncthreads'
             for first in range(0, n, chunk):
                 # One thread's copies read the buffer: they must be done before it is written.
-                _assembly(builder, _void, f"{_ONE} @one cp.async.bulk.wait_group.read 0; }}", "r",
-                          [lane.thread])  # fmt: skip
+                under_way = 0 if turned or (odd and first == 0) else 1
+                text = f"{_ONE} @one cp.async.bulk.wait_group.read {under_way}; }}"
+                _assembly(builder, _void, text, "r,~{memory}", [lane.thread])
+                place = buffer if turned else builder.add(buffer, _i32(BOX * (first // box % 2)))
                 _assembly(builder, _void, "bar.sync $0, 128;", "r,~{memory}", [barrier])
                 if turned:
                     _lay_turned(builder, lane, buffer, pieces, first)
@@ -66,15 +69,15 @@ def store_tile(n: int, element: str, turned: bool = False, has_bias: bool = Fals
                     if has_bias:
                         part = _with_bias(builder, lane, part, bias, cols, first, element)
                     lay = _lay_float32 if element == "float32" else _lay_halves
-                    lay(builder, lane, buffer, part, element)
+                    lay(builder, lane, place, part, element)
                 _assembly(builder, _void, "fence.proxy.async.shared::cta;", "~{memory}", [])
                 _assembly(builder, _void, "bar.sync $0, 128;", "r,~{memory}", [barrier])
-                for i in range(1 if first + box == n and not turned else 2):
+                for i in range(2 if turned else 1):
                     if turned:
                         at = builder.add(row, _i32(32 * i)), builder.add(col, _i32(first))
                     else:
-                        at = builder.add(col, _i32(first + box * i)), row
-                    source = builder.add(buffer, _i32(BOX * i))
+                        at = builder.add(col, _i32(first)), row
+                    source = builder.add(place, _i32(BOX * i))
                     text = f"{_ONE} @one cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
                     text += " [$1, {$2, $3, $4}], [$5]; }"
                     operands = [lane.thread, map_out, *at, batch, source]

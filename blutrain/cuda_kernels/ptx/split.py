@@ -28,22 +28,19 @@ ROW = 128  # bytes of a swizzled row
 
 
 @cache
-def load_fragments(along_k: bool, half: int, split: bool, paired: bool = False) -> Any:
+def load_fragments(along_k: bool, half: int, split: bool) -> Any:
     """A function that loads 16 of K of a warpgroup's 64 rows of A, as `wgmma_registers` takes them.
 
     load(place, turn) → 8 int32, or 16 with `split`: high parts, then low ones. A lies in shared
     memory, swizzled by 128 bytes. With g = lane / 4, q = lane % 4 of warp w: where k runs along its
     rows (32 of k each), `place` is the address of row 16 w + g, plus 4 q, and `turn` = g. Where m
     does (boxes of 32 m by 32 k), `place` is the address of the box of row 16 w, plus 128 q +
-    4 (g % 4), and `turn` = (4 (w % 2) + g / 4) ^ (2 q if `paired` else q).
+    4 (g % 4), and `turn` = (4 (w % 2) + g / 4) ^ q.
 
     Args:
         along_k: whether k runs along the rows of shared memory.
         half: 0 for the first 16 of the block's 32 k, 1 for the others.
         split: round to TF32 and give what is left as well; else the bits as they are.
-        paired: take k = 2 q and 2 q + 1 of 8 where q and q + 4 are asked for: a lane's rows are
-            then 256 bytes apart, free of bank conflicts. B's k must lie in the same order, as
-            `gather` writes them. Only where m runs along the rows; `place` has 256 q for 128 q.
     """
     count = 16 if split else 8
     result = types.UniTuple(types.int32, count)
@@ -60,9 +57,8 @@ def load_fragments(along_k: bool, half: int, split: bool, paired: bool = False) 
                             piece = builder.xor(turn, _i32(2 * step + c))
                             fixed = 1024 * h
                         else:
-                            apart = 1 if paired else 4  # rows between a lane's two k
-                            piece = builder.xor(turn, _i32((2 * h) ^ (apart * c)))
-                            fixed = 1024 * step + ROW * apart * c
+                            piece = builder.xor(turn, _i32((2 * h) ^ (4 * c)))
+                            fixed = 1024 * step + ROW * 4 * c
                         at = builder.add(place, builder.shl(piece, _i32(4)))
                         x = _asm(builder, _f32, f"ld.shared.f32 $0, [$1 + {fixed}];", "=f,r", [at])
                         if not split:
@@ -124,39 +120,4 @@ def split_low(n: int, pitch: int) -> Any:
     """
     return instruction(
         "split_low", _split_low_text(n, pitch), "r,r,~{memory}", types.void, (types.int32,) * 2
-    )
-
-
-def _gather_text(low_offset: int) -> str:
-    """k runs over the rows of a box; row k's piece p is at p ^ (k % 8)."""
-    text = _REGISTERS
-    for k in range(8):
-        text += f"xor.b32 at, $1, {k}; shl.b32 at, at, 4; add.u32 at, at, $0; "
-        for i in (k, k + 8):
-            text += f"ld.shared.b32 {_X[i]}, [at + {128 * i}]; "
-    for quad in range(4):
-        # Even k of 8, then odd ones: the order of load_fragments' pairs.
-        values = _X[8 * (quad // 2) + quad % 2 : 8 * (quad // 2) + 8 : 2]
-        text += f"xor.b32 at, $3, {quad}; shl.b32 at, at, 4; add.u32 at, at, $2; "
-        text += f"st.shared.v4.b32 [at], {_row(values)}; "
-        if low_offset:
-            text += f"{_lows(values)}st.shared.v4.b32 [at + {low_offset}], {_row(_Y)}; "
-    return text + "}"
-
-
-@cache
-def gather(low_offset: int = 0) -> Any:
-    """A function that turns 16 k of one column of a box (32 n by 32 k) into part of a row.
-
-    Of every 8 k the even ones come first, then the odd ones.
-
-    gather(source, turn, target, target_turn): `source` is the address of row k0 (0 or 16) of the
-    box, plus 4 (n % 4), and `turn` = n / 4 of column n; `target` the address of row n of the
-    transpose, whose k run along it, and `target_turn` = (n % 8) ^ (k0 / 4).
-
-    Args:
-        low_offset: where to write the low parts as well, counted from `target`; 0 for nowhere.
-    """
-    return instruction(
-        "gather", _gather_text(low_offset), "r,r,r,r,~{memory}", types.void, (types.int32,) * 4
     )

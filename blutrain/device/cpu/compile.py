@@ -101,7 +101,8 @@ def _compile(
         takes = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
         raise KernelError(message(f"kernel {where}", takes, len(kinds)))
     program, parameters, body = _normalised(source, block)
-    _check_shared(f"kernel {where}", program)
+    if not getattr(kernel, "only_on_cpu", False):
+        _check_shared(f"kernel {where}", program)
     uniform = Uniformity(body, parameters, program)
     builder = Builder(body, uniform, program, options.check_barriers)
     storage = place(builder, parameters, uniform, program)
