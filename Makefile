@@ -68,6 +68,7 @@ bench-gpu: $(VENV)/.bench ## the GPU benchmarks beside PyTorch's figures, saved 
 	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_fidelity.py --save
 	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_launch.py --save
 	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_gpt2.py --save
+	BLUTRAIN_DEVICE=cuda $(BIN)/python benchmarks/bench_explain.py --save
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -98,6 +98,19 @@ def turns_kernel(y):
 
 
 @cuda.jit
+def straight_kernel(y):
+    i = cuda.threadIdx.x
+    found = first_multiple(i)
+    y[i] = found
+    k = 0
+    while True:
+        if k == i % 3:
+            break
+        k += 1
+    y[32 + i] = k
+
+
+@cuda.jit
 def histogram_kernel(x, counts):
     s = cuda.shared.array(4, int32)
     i = cuda.grid(1)
@@ -267,6 +280,10 @@ def test_lanes_meet_in_the_same_turn_of_a_loop():
     # The second loop ends after 0 to 3 turns; behind it all lanes are together again.
     assert seen.line("= 2").cost.global_stores == GlobalTraffic(4, 4 * 128, 16, 16)
     assert seen.line("= 3").cost.global_stores == GlobalTraffic(4, 4 * 128, 16, 16)
+    # Behind loops that lanes left in different turns: by `return` in a function, by `break`.
+    seen = bt.explain(straight_kernel, 1, 32, zeros(64))
+    for store in ("= found", "= k"):
+        assert seen.line(store).cost.global_stores == GlobalTraffic(1, 128, 4, 4)
 
 
 def test_atomics():

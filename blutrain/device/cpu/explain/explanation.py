@@ -14,9 +14,9 @@ from blutrain.device.cuda.ptxas import Assembled
 Dim3 = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """What a kernel costs; `print` shows it by source line.
+    """What a kernel costs; shown by source line.
 
     Attributes:
         kernel: its name.
@@ -67,7 +67,7 @@ class Explanation:
                 return line
         raise KeyError(f"no line of {self.kernel} contains {text!r}")
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         executed = ", ".join(map(str, self.blocks[:3])) + (" ..." if len(self.blocks) > 3 else "")
         parts = [
             f"{self.kernel}: grid {self.grid}, block {self.block}",
