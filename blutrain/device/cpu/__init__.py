@@ -8,7 +8,8 @@ passes, in the order in which they run:
 | file | does |
 |---|---|
 | `source.py` | parses a function, finds what its names mean |
-| `normalise.py`, `returns.py` | settles names, inlines device functions, structures control flow |
+| `normalise.py`, `returns.py` | one flat list of plain statements, structured control flow |
+| `expressions.py`, `evaluation.py` | settles names, inlines device functions, in Python's order |
 | `uniformity.py` | finds what is the same for all threads of a block |
 | `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
 | `storage.py` | decides where each variable lives |
