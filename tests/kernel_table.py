@@ -21,7 +21,6 @@ import blutrain as bt
 from blutrain.autograd import registry
 from blutrain.autograd.registry import OPS, Op
 from blutrain.cuda_kernels.matmul import sm90
-from blutrain.cuda_kernels.matmul.tiles_sm90 import THREADS
 from blutrain.device import Launched, recording
 from blutrain.device.cuda.compile import ComputeCapability
 from blutrain.device.cuda.ptxas import Assembled, check
@@ -83,7 +82,7 @@ def lines(name: str, dtype: str) -> list[str]:
 
 def tuned(kernel: Any, argument_types: tuple[Any, ...]) -> Entry:
     """A kernel of `sm90.kernels()`: of one architecture alone, no sample launches it here."""
-    launched = Launched(kernel, (THREADS, 1, 1), argument_types)
+    launched = Launched(kernel, (kernel.threads, 1, 1), argument_types)
     seen = check(kernel, argument_types, SM_90A)
     return Entry(f"matmul: {kernel.case}", launched, SM_90A, seen)
 
