@@ -10,6 +10,7 @@ import numpy as np
 from blutrain import dlpack, dtypes, printing
 from blutrain.autograd import engine
 from blutrain.cuda_kernels.attention.attention import attention
+from blutrain.cuda_kernels.attention.self_attention import self_attention
 from blutrain.cuda_kernels.dropout.dropout import dropout
 from blutrain.cuda_kernels.elementwise import in_place
 from blutrain.cuda_kernels.elementwise.binary import add, div, maximum, minimum, mul, pow, sub
@@ -64,9 +65,9 @@ __all__ = [
     "empty_like", "eq", "erf", "exp", "from_dlpack", "from_numpy", "full", "full_like", "ge",
     "gelu", "grad_norm", "gt", "layer_norm", "le", "linear", "log", "log_softmax", "lt", "matmul",
     "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "ones", "ones_like", "pow",
-    "rand", "randint", "randn", "relu", "reshape", "rms_norm", "rsqrt", "sgd_step", "sigmoid",
-    "silu", "sin", "softmax", "split", "sqrt", "sub", "sum", "tanh", "tensor", "var", "where",
-    "zeros", "zeros_like",
+    "rand", "randint", "randn", "relu", "reshape", "rms_norm", "rsqrt", "self_attention",
+    "sgd_step", "sigmoid", "silu", "sin", "softmax", "split", "sqrt", "sub", "sum", "tanh",
+    "tensor", "var", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from blutrain.tensor import Tensor
 class MultiHeadAttention(Module):
     """Self-attention: every position looks at the others (causal: at earlier ones) through H heads.
 
-    One linear layer makes queries, keys and values; heads are views of its result, never copied
-    apart. Dropout is on the output: the fused kernel has no matrix of weights to drop from.
+    One linear layer makes queries, keys and values, which attention reads where they are. Dropout
+    is on the output: the fused kernel has no matrix of weights to drop from.
 
     Args:
         n_embd: channels, C.
@@ -59,13 +59,8 @@ class MultiHeadAttention(Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, C) → (B, T, C)
         """Attend."""
-        B, T, C = x.shape
-        q, k, v = (
-            part.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)  # (B, H, T, D)
-            for part in ops.split(self.qkv(x), C, axis=-1)
-        )
-        heads = ops.attention(q, k, v, causal=self.causal)  # (B, H, T, D)
-        out: Tensor = self.dropout(self.proj(heads.transpose(1, 2).reshape(B, T, C)))
+        heads = ops.self_attention(self.qkv(x), self.n_head, self.causal)  # (B, T, C)
+        out: Tensor = self.dropout(self.proj(heads))
         return out
 
     def extra(self) -> str:
