@@ -163,6 +163,24 @@ def block_sum_kernel(x, y, factor):
 
 
 @cuda.jit
+def cooperative_kernel(x):
+    grid = cuda.cg.this_grid()
+    x[cuda.blockIdx.x] = 1
+    grid.sync()
+    x[cuda.blockIdx.x] = x[3] + 1
+
+
+WIDTH = 32
+
+
+@cuda.jit
+def wide_kernel(x):
+    tile = cuda.shared.array((1, WIDTH + 1), float32)
+    tile[0, cuda.threadIdx.x] = 1
+    x[cuda.threadIdx.x] = tile[0, cuda.threadIdx.x]
+
+
+@cuda.jit
 def local_kernel(y):
     mine = cuda.local.array(4, float32)
     for k in range(4):
@@ -332,6 +350,20 @@ def test_the_blocks_that_are_executed():
     assert every.total.branches.divergent == 0.25  # one warp of one block of four
 
 
+def test_a_barrier_of_the_grid():
+    for blocks in (None, [0, 3], "all"):
+        seen = bt.explain(cooperative_kernel, 4, 64, zeros(4), blocks=blocks)
+        assert seen.total.barriers == 2
+        assert seen.total.global_loads == GlobalTraffic(2, 256, 2, 8)
+    # Its barrier is in a library that is linked when the kernel is loaded.
+    assert "not known: cooperative_kernel: ptxas must accept the PTX" in str(seen)
+
+
+def test_what_does_not_compile_for_a_gpu():
+    with pytest.raises(KernelError, match="wide_kernel: the kernel must compile for the GPU"):
+        bt.explain(wide_kernel, 1, 32, zeros(32))
+
+
 def test_local_arrays_are_no_traffic():
     seen = bt.explain(local_kernel, 1, 32, zeros(32))
     assert seen.total.global_stores.requests == 1
@@ -400,10 +432,10 @@ def test_resources_of_an_architecture():
 
 
 def test_without_an_assembler_the_rest_is_counted(monkeypatch):
-    def check(*arguments):
+    def assemble(*arguments):
         raise DeviceError("ptxas: no assembler was found; install one")
 
-    monkeypatch.setattr(package, "check", check)
+    monkeypatch.setattr(package, "assemble", assemble)
     seen = bt.explain(copy_kernel, 4, 256, zeros(N), zeros(N))
     assert seen.resources is None
     assert seen.occupancy is None

@@ -41,7 +41,8 @@ from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
 from blutrain.device.cpu.interpret import Bfloat16, interpret
 from blutrain.device.cpu.run import pack_argument
 from blutrain.device.cpu.source import Source, is_device_function, source_of
-from blutrain.device.cuda.ptxas import Assembled, check
+from blutrain.device.cuda.compile import ComputeCapability, compile_kernel
+from blutrain.device.cuda.ptxas import Assembled, assemble
 from blutrain.device.geometry import Dim, Dim3, block_of, check_shared, grid_of
 from blutrain.device.pointer import array_at
 from blutrain.dtypes import bfloat16
@@ -141,7 +142,8 @@ def _chosen(name: str, grid: Dim3, blocks: Sequence[Dim] | str | None) -> list[D
         inside = len(parts) <= 3 and all(0 <= p < n for p, n in zip(place, grid, strict=True))
         if not inside:
             raise KernelError(message(name, f"blocks must be indices within grid {grid}", index))
-        chosen.append(place)
+        if place not in chosen:
+            chosen.append(place)
     if not chosen:
         raise KernelError(message(name, "blocks must name at least one block", list(blocks)))
     return chosen
@@ -195,11 +197,19 @@ def _source_lines(source: Source, costly: list[tuple[str, int]]) -> Iterator[tup
 def _resources(
     kernel: Any, types: tuple[Any, ...], architecture: str
 ) -> tuple[Assembled | None, str]:
-    """What the assembler says, or None and why it says nothing."""
+    """What the assembler says, or None and why it says nothing.
+
+    There may be none, or it may want what is linked in only where the kernel runs.
+
+    Raises:
+        KernelError: the kernel does not compile for a GPU.
+    """
     digits = architecture.removeprefix("sm_").rstrip("af")
     suffix = architecture[len("sm_") + len(digits) :]
     major, minor = int(digits[:-1]), int(digits[-1])
+    capability: ComputeCapability = (major, minor, suffix) if suffix else (major, minor)
+    ptx = compile_kernel(kernel, types, capability)
     try:
-        return check(kernel, types, (major, minor, suffix) if suffix else (major, minor)), ""
-    except DeviceError as error:
+        return assemble(ptx, capability, kernel.__name__, kernel.targetoptions), ""
+    except (DeviceError, KernelError) as error:
         return None, str(error)

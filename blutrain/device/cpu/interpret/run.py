@@ -44,7 +44,8 @@ def interpret(
         observers: who is told.
         order: in which order threads run between two places where they meet, and blocks:
             "ascending", "reversed", or a seed for random orders.
-        blocks: linear numbers of the blocks to run; all of the grid's when None.
+        blocks: linear numbers of the blocks to run, each once; all of the grid's when None. At a
+            barrier of the grid they wait for each other only.
 
     Raises:
         KernelFault: a thread leaves an array, or threads do not meet as they must.
@@ -64,29 +65,29 @@ def interpret(
     seen = [_seen(machine, p, a) for p, a in zip(source.parameters, arguments, strict=True)]
     callee = Functions(bool(machine.on_branch)).of(kernel, generator=True)
     nx, ny, _ = launch.grid
-    n_blocks = int(np.prod(launch.grid))
+    chosen = range(int(np.prod(launch.grid))) if blocks is None else blocks
     standing: dict[int, Block] = {}
     # As on a GPU, a division by zero gives infinity, and nobody is told.
     with np.errstate(all="ignore"):
-        for n in machine.ordered(range(n_blocks) if blocks is None else blocks):
+        for n in machine.ordered(chosen):
             made = Block(machine, n, (n % nx, n // nx % ny, n // (nx * ny)), shared)
             made.begin(callee, seen)
             if not made.run():
                 standing[n] = made
         while standing:
-            _meet(machine, standing, n_blocks)
+            _meet(machine, standing, chosen)
             for n in machine.ordered(standing):
                 if standing[n].run(dict.fromkeys(standing[n].waiting())):
                     del standing[n]
 
 
-def _meet(machine: Machine, standing: dict[int, Block], n_blocks: int) -> None:
-    """All blocks pass a barrier of the grid."""
+def _meet(machine: Machine, standing: dict[int, Block], chosen: Sequence[int]) -> None:
+    """All blocks that run pass a barrier of the grid."""
     waiting = {n: block.waiting() for n, block in standing.items()}
     places = [Place(n, t) for n, threads in waiting.items() for t in threads]
     sites = [site for threads in waiting.values() for site in threads.values()]
-    if len(standing) != n_blocks:
-        gone = min(set(range(n_blocks)) - standing.keys())
+    if len(standing) != len(chosen):
+        gone = min(set(chosen) - standing.keys())
         raise KernelFault(
             "deadlock", machine.launch, sites[0],
             f"{machine.launch.who(places[0])} waits for the grid, but block {gone} has ended",
