@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import cuda, float32, int32
+from numba import cuda, float32, float64, int32
 
 import blutrain as bt
 from blutrain.device.cpu import explain as package
@@ -168,6 +168,15 @@ def cooperative_kernel(x):
     x[cuda.blockIdx.x] = 1
     grid.sync()
     x[cuda.blockIdx.x] = x[3] + 1
+
+
+@cuda.jit
+def indexed_kernel(y, places):
+    mine = cuda.local.array(64, float64)
+    i = cuda.grid(1)
+    for k in range(64):
+        mine[k] = y[i] * k
+    y[i] = mine[places[i]]
 
 
 WIDTH = 32
@@ -357,6 +366,14 @@ def test_a_barrier_of_the_grid():
         assert seen.total.global_loads == GlobalTraffic(2, 256, 2, 8)
     # Its barrier is in a library that is linked when the kernel is loaded.
     assert "not known: cooperative_kernel: ptxas must accept the PTX" in str(seen)
+
+
+def test_advice_on_resources():
+    text = str(bt.explain(indexed_kernel, 1, 32, zeros(32), zeros(32, dtype=np.int32)))
+    assert "bytes a thread lie in local memory" in text
+    assert "computes with float64" in text
+    text = str(bt.explain(copy_kernel, 4, 32, zeros(N), zeros(N), shared=100 << 10))
+    assert "2 of 64 warps are resident, limited by shared memory" in text
 
 
 def test_what_does_not_compile_for_a_gpu():

@@ -72,6 +72,11 @@ def for_resources(resources: Assembled, occupancy: Occupancy) -> Iterator[str]:
     """Sentences about registers, shared memory and occupancy."""
     if resources.spill_stores or resources.spill_loads:
         yield "registers spill into local memory: keep fewer values alive, or use smaller tiles"
+    elif resources.stack:
+        yield (
+            f"{resources.stack} bytes a thread lie in local memory, which is as slow as global: "
+            "index local arrays by constants and by loops that can be unrolled"
+        )
     if resources.uses_float64:
         yield "it computes with float64: give literals and accumulators a smaller type if not meant"
     if not occupancy.blocks:
