@@ -130,10 +130,11 @@ def _same(a: Any, b: Any) -> bool:
 
 def _keep(accesses: list[Access], now: Access) -> None:
     """Remember an access; an older one of the same block that it follows says no more than it."""
-    place, epoch = now.place, now.epoch
+    place, epoch, kind = now.place, now.epoch, now.kind
     accesses[:] = [
         a for a in accesses
-        if a.place != place and not (a.place.block == place.block and a.epoch < epoch)
+        if not (a.place == place and a.kind == kind)
+        and not (a.place.block == place.block and a.epoch < epoch)
     ]  # fmt: skip
     accesses.append(now)
     if len(accesses) > _KEPT:

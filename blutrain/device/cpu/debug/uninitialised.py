@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from blutrain.device.cpu.interpret.events import Kind, Launch, Observer, Place, Site
@@ -13,19 +14,28 @@ class Uninitialised(Observer):
     """Finds reads of bytes that nobody has written since the block, or the thread, began.
 
     Memory that a launch was given is not looked at: who gave it knows what is in it.
+
+    If another thread writes a shared cell before the next barrier, then it is a race, which depends
+    on no order. So a read of shared memory is judged at the barrier.
     """
 
     def begin(self, launch: Launch) -> None:
         """A launch starts."""
         self._launch = launch
         self._written: dict[Memory, bytearray] = {}
+        self._found: dict[int, KernelFault] = {}
 
     def allocate(self, memory: Memory, place: Place) -> None:
         """Nothing is written yet."""
         self._written[memory] = bytearray(memory.size)
 
+    def barrier(self, what: str, sites: Sequence[Site], places: Sequence[Place]) -> None:
+        """Whoever was to write has written."""
+        self._judge(places[0].block)
+
     def block_end(self, block: int) -> None:
-        """Arrays of other blocks are kept only while those stand at a barrier of the grid."""
+        """A thread's arrays are gone; shared ones of other blocks may stand at a grid's barrier."""
+        self._judge(block)
         self._written = {m: w for m, w in self._written.items() if m.space == "shared"}
 
     def access(
@@ -39,14 +49,23 @@ class Uninitialised(Observer):
         if kind == "store":
             written[offset:end] = b"\1" * array.itemsize
         elif 0 in written[offset:end]:
-            self._refuse(site, kind, array, index, place)
+            fault = self._fault(site, kind, array, index, place)
+            if array.space == "local":
+                raise fault
+            self._found.setdefault(place.block, fault)
+            if kind == "atomic":
+                written[offset:end] = b"\1" * array.itemsize
 
-    def _refuse(self, site: Site, kind: Kind, array: View, index: Any, place: Place) -> None:
+    def _judge(self, block: int) -> None:
+        if block in self._found:
+            raise self._found.pop(block)
+
+    def _fault(self, site: Site, kind: Kind, array: View, index: Any, place: Place) -> KernelFault:
         does = "loads" if kind == "load" else "updates"
         first = "store to it first"
         if array.space == "shared":
             first += ", and put a cuda.syncthreads() between"
-        raise KernelFault(
+        return KernelFault(
             "uninitialised read", self._launch, site,
             f"{self._launch.who(place)} {does} {array.space} array {array.name}[{plain(index)}], "
             "to which nothing was stored", first, [place], array=array.name, index=index,

@@ -60,6 +60,7 @@ class Machine:
     @staticmethod
     def dtype_of(kind: Any) -> np.dtype[Any]:
         """The NumPy type of elements that a kernel asks for."""
+        kind = getattr(kind, "dtype", kind)
         if isinstance(kind, types.Type):
             kind = as_dtype(kind)
         made: np.dtype[Any] = np.dtype(kind)

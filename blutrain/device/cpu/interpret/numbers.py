@@ -175,3 +175,7 @@ CASTS: dict[str, Callable[..., Any]] = {
     "complex128": lambda value=0: np.complex128(value),
     "bool": bool,
 }
+for _name, _cast in CASTS.items():
+    if _name != "bool":
+        # What the type means where an array is asked for.
+        setattr(_cast, "dtype", np.dtype(_name))  # noqa: B010 (a function's attribute)
