@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 import blutrain as bt
 from blutrain.autograd.registry import portable_only
+from blutrain.cuda_kernels.common import sm90_multiprocessors
 from blutrain.cuda_kernels.matmul import sm90
 from blutrain.cuda_kernels.matmul.matmul import multiply
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.matmul.transposed import transpose
-from blutrain.device import TARGET
 
 N_MULTIPROCESSORS = 132
 FORMS = [(False, True), (False, False), (True, False), (True, True)]
-on_sm90 = pytest.mark.skipif(
-    TARGET != "cuda" or not sm90._multiprocessors(), reason="needs a GPU of sm_90"
-)
+on_sm90 = pytest.mark.skipif(not sm90_multiprocessors(), reason="needs a GPU of sm_90")
 
 
 def plan(a_shape, b_shape, transpose_a, transpose_b, dtype=bt.float32, precision="tf32"):

@@ -30,7 +30,7 @@ import numpy as np
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, register, variant
 from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.elementwise.copy import dense
-from blutrain.cuda_kernels.matmul import gemm, sm90  # noqa: F401  they register variants
+from blutrain.cuda_kernels.matmul import few_rows, gemm, sm90  # noqa: F401  they register variants
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.reduction.sum import sum_to_shape
 from blutrain.cuda_kernels.validate import check_dtype, check_floating

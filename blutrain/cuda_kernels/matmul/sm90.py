@@ -14,7 +14,6 @@ the whole product bound by shared memory.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import secrets
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from numba import types
 
 from blutrain import dtypes
 from blutrain.autograd.registry import variant
-from blutrain.cuda_kernels.common import blocks_for
+from blutrain.cuda_kernels.common import blocks_for, sm90_multiprocessors
 from blutrain.cuda_kernels.elementwise.cast import convert
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.matmul import gemm_direct_sm90, gemm_float32_sm90
@@ -39,7 +38,7 @@ from blutrain.cuda_kernels.matmul.gemm import gemm, matrix_of, merged_batch
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.matmul.tiles_sm90 import BOX_ROWS, ROW
 from blutrain.cuda_kernels.matmul.transposed import transpose
-from blutrain.device import TARGET, launch
+from blutrain.device import launch
 from blutrain.device.array import Array
 from blutrain.precision import matmul_precision
 from blutrain.tensor import Tensor, empty
@@ -92,22 +91,14 @@ class Plan(NamedTuple):
     shares: tuple[int, int]
 
 
-@functools.cache
-def _multiprocessors() -> int:
-    """Of the device in use if it is an sm_90, else 0."""
-    if TARGET != "cuda":
-        return 0
-    from blutrain.device.cuda import driver
-
-    found = driver.properties()
-    return found.n_multiprocessors if found.compute_capability == (9, 0) else 0
-
-
 # What flags of shared tiles hold: a number that nothing else in memory is likely to be.
 _numbers = itertools.count(secrets.randbits(61))
 KINDS = {"bfloat16": "bf16", "float16": "f16", "tfloat32": "tf32"}
 
 _plans: dict[Any, Plan | None] = {}
+# The problem that `_applies` found a plan for last: `gemm_sm90` is called with it next and takes it
+# away, so that no tensors are kept.
+_latest: tuple[Problem | None, Plan | None] = (None, None)
 
 
 def plan_of(p: Problem, precision: str) -> Plan | None:
@@ -120,7 +111,7 @@ def plan_of(p: Problem, precision: str) -> Plan | None:
     try:
         return _plans[key]
     except KeyError:
-        plan = _plans[key] = _make_plan(p, precision, _multiprocessors()) if aligned else None
+        plan = _plans[key] = _make_plan(p, precision, sm90_multiprocessors()) if aligned else None
         return plan
 
 
@@ -231,23 +222,35 @@ def _map(x: Operand, n_inner: int, n_batch: int, element: str, size: int, rows: 
 
 def _applies(p: Problem) -> bool:
     """Whether these kernels can do a product in the precision in force."""
-    if not _multiprocessors() or p.out.size == 0:
+    global _latest
+    if not sm90_multiprocessors() or p.out.size == 0:
         return False
+    precision = ""
     if p.a.dtype is dtypes.float32:
         precision = matmul_precision()
         if precision == "bf16":
             return p.a.size > 0
-        return precision != "ieee" and plan_of(p, precision) is not None
-    return p.a.dtype.is_half and plan_of(p, "") is not None
+        if precision == "ieee":
+            return False
+    elif not p.a.dtype.is_half:
+        return False
+    plan = plan_of(p, precision)
+    if plan is not None:
+        _latest = (p, plan)
+    return plan is not None
 
 
 @variant("matmul", name="sm90", target="cuda", when=_applies)
 def gemm_sm90(p: Problem) -> None:
     """The product on tensor cores, as `Problem` states it."""
-    precision = matmul_precision() if p.a.dtype is dtypes.float32 else ""
-    if precision == "bf16":
-        p, precision = p._replace(a=_rounded(p.a), b=_rounded(p.b)), ""
-    plan = plan_of(p, precision)
+    global _latest
+    found, _latest = _latest, (None, None)
+    plan = found[1]
+    if found[0] is not p:
+        precision = matmul_precision() if p.a.dtype is dtypes.float32 else ""
+        if precision == "bf16":
+            p, precision = p._replace(a=_rounded(p.a), b=_rounded(p.b)), ""
+        plan = plan_of(p, precision)
     if plan is None:  # the rounded operands are dense, so K or N is no multiple of 8
         gemm(p._replace(a=convert(p.a, p.out.dtype), b=convert(p.b, p.out.dtype)))
         return
