@@ -10,13 +10,13 @@ import pytest
 from numba import cuda, float32, float64, int32
 
 import blutrain as bt
-from blutrain.device.cpu import explain as package
 from blutrain.device.cpu.explain.costs import (
     Atomics,
     Branches,
     GlobalTraffic,
     SharedTraffic,
 )
+from blutrain.device.cuda import ptxas
 from blutrain.device.pointer import array_at
 from blutrain.errors import DeviceError, DTypeError, KernelError
 
@@ -452,7 +452,7 @@ def test_without_an_assembler_the_rest_is_counted(monkeypatch):
     def assemble(*arguments):
         raise DeviceError("ptxas: no assembler was found; install one")
 
-    monkeypatch.setattr(package, "assemble", assemble)
+    monkeypatch.setattr(ptxas, "assemble", assemble)
     seen = bt.explain(copy_kernel, 4, 256, zeros(N), zeros(N))
     assert seen.resources is None
     assert seen.occupancy is None

@@ -26,7 +26,7 @@ import linecache
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -41,12 +41,14 @@ from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
 from blutrain.device.cpu.interpret import Bfloat16, interpret
 from blutrain.device.cpu.run import pack_argument
 from blutrain.device.cpu.source import Source, is_device_function, source_of
-from blutrain.device.cuda.compile import ComputeCapability, compile_kernel
-from blutrain.device.cuda.ptxas import Assembled, assemble
 from blutrain.device.geometry import Dim, Dim3, block_of, check_shared, grid_of
 from blutrain.device.pointer import array_at
 from blutrain.dtypes import bfloat16
 from blutrain.errors import DeviceError, KernelError, message
+
+if TYPE_CHECKING:  # a kernel is compiled for a GPU only when one is explained
+    from blutrain.device.cuda.compile import ComputeCapability
+    from blutrain.device.cuda.ptxas import Assembled
 
 __all__ = ["Explanation", "explain"]
 
@@ -204,6 +206,9 @@ def _resources(
     Raises:
         KernelError: the kernel does not compile for a GPU.
     """
+    from blutrain.device.cuda.compile import compile_kernel
+    from blutrain.device.cuda.ptxas import assemble
+
     digits = architecture.removeprefix("sm_").rstrip("af")
     suffix = architecture[len("sm_") + len(digits) :]
     major, minor = int(digits[:-1]), int(digits[-1])

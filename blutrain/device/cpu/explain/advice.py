@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from blutrain.device.cpu.explain.costs import (
     Atomics,
@@ -12,7 +13,9 @@ from blutrain.device.cpu.explain.costs import (
     SharedTraffic,
 )
 from blutrain.device.cpu.explain.occupancy import Occupancy
-from blutrain.device.cuda.ptxas import Assembled
+
+if TYPE_CHECKING:
+    from blutrain.device.cuda.ptxas import Assembled
 
 # A block's edge makes some waste unavoidable; below these nothing is worth a sentence.
 WORTH_SAYING = 1.1

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from blutrain.device.cpu.explain import report
 from blutrain.device.cpu.explain.costs import Cost, Line
 from blutrain.device.cpu.explain.occupancy import Occupancy
-from blutrain.device.cuda.ptxas import Assembled
+
+if TYPE_CHECKING:
+    from blutrain.device.cuda.ptxas import Assembled
 
 Dim3 = tuple[int, int, int]
 

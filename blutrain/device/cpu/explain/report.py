@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blutrain.device.cpu.explain import advice
 from blutrain.device.cpu.explain.costs import Atomics, Cost, GlobalTraffic, Line, SharedTraffic
 from blutrain.device.cpu.explain.occupancy import Occupancy
-from blutrain.device.cuda.ptxas import Assembled
+
+if TYPE_CHECKING:
+    from blutrain.device.cuda.ptxas import Assembled
 
 MARGIN = 5
 
