@@ -11,16 +11,17 @@ passes, in the order in which they run:
 | `normalise.py`, `returns.py` | one flat list of plain statements, structured control flow |
 | `expressions.py`, `evaluation.py` | settles names, inlines device functions, in Python's order |
 | `uniformity.py` | finds what is the same for all threads of a block |
-| `regions.py`, `strips.py` | cuts the kernel into regions; turns strided loops inside out |
+| `tree.py`, `regions.py`, `strips.py` | cuts the kernel into regions, strided loops inside out |
 | `storage.py` | decides where each variable lives |
 | `ranges.py`, `visits.py`, `emit.py` | writes the program: loops over threads, exchanges, arrays |
 | `distribution.py` | splits loops, so that what lies before an inner loop is vectorised |
 | `shuffles.py`, `bounds.py` | shuffles by a constant; bounds checks, if asked for |
 | `webs.py`, `kinds.py`, `signatures.py` | splits variables; infers types |
-| `lower.py`, `values.py`, `hints.py`, `native.py` | LLVM code; machine code |
+| `lower.py`, `values.py`, `elements.py`, `conversions.py` | LLVM code |
+| `hints.py`, `native.py` | what LLVM is told; machine code |
 | `cache.py`, `executable.py`, `cooperative.py` | keeps it; runs it, blocks that meet in turns |
 | `vocabulary.py`, `vectors.py`, `printing.py` | what `cuda.*` and `print` mean on the CPU |
-| `math.py`, `formulas.py` | what `math.*` means |
+| `math.py`, `formulas.py`, `reals.py` | what `math.*` means |
 | `arrays.py`, `atomics.py`, `votes.py`, `integers.py` | what Python text cannot say, as LLVM code |
 | `ptx/` | what inline PTX means |
 

@@ -29,8 +29,11 @@ from blutrain.device.cpu.math import minimum
 from blutrain.device.cpu.options import Options
 from blutrain.device.cpu.program import WARP, Memory, Program
 from blutrain.device.cpu.ranges import Facts
-from blutrain.device.cpu.regions import (
-    Builder,
+from blutrain.device.cpu.regions import Builder
+from blutrain.device.cpu.source import Source
+from blutrain.device.cpu.storage import Storage
+from blutrain.device.cpu.syntax import call, clone, name, reads, text_of, writes
+from blutrain.device.cpu.tree import (
     Check,
     GridBarrier,
     MaskedLoop,
@@ -41,9 +44,6 @@ from blutrain.device.cpu.regions import (
     UniformLoop,
     Vote,
 )  # fmt: skip
-from blutrain.device.cpu.source import Source
-from blutrain.device.cpu.storage import Storage
-from blutrain.device.cpu.syntax import call, clone, name, reads, text_of, writes
 
 # Arrays of a block are on the C stack, where LLVM knows that nothing else points into them, up to
 # this many bytes; what does not fit is in scratch memory that the caller gives.

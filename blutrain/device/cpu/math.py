@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from blutrain.device.cpu import formulas
-from blutrain.device.cpu.formulas import Real
+from blutrain.device.cpu.reals import Real
 
 
 def _is_number(*kinds: Any) -> bool:

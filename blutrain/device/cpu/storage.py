@@ -13,16 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from blutrain.device.cpu.program import Memory, Program
-from blutrain.device.cpu.regions import (
-    Builder,
-    Node,
-    Once,
-    Region,
-    UniformLoop,
-    Vote,
-    children,
-    regions,
-)  # fmt: skip
+from blutrain.device.cpu.regions import Builder
 from blutrain.device.cpu.syntax import (  # fmt: skip
     BLOCK_NAMES,
     LOOPS,
@@ -35,6 +26,15 @@ from blutrain.device.cpu.syntax import (  # fmt: skip
     walk,
     writes,
 )
+from blutrain.device.cpu.tree import (
+    Node,
+    Once,
+    Region,
+    UniformLoop,
+    Vote,
+    children,
+    regions,
+)  # fmt: skip
 from blutrain.device.cpu.uniformity import Uniformity, is_pure
 
 

@@ -1,105 +1,29 @@
 """Expressions of a typed program as LLVM values.
 
 Operators and functions are Numba's own implementations, found once and kept; only what kernels do
-all the time (element access, conversions, tests) is written out here.
+all the time (element access, conversions, tests) is written out.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, errors
 
-from blutrain.device.cpu import vectors
-from blutrain.device.cpu.arrays import DATA, ITEMSIZE, NITEMS, SHAPE, STRIDES
-from blutrain.device.cpu.kinds import Kinds
+from blutrain.device.cpu.elements import Elements
 from blutrain.device.cpu.ptx.parse import NotOnTheCpu
-from blutrain.device.cpu.signatures import (
-    OPERATORS,
-    TypingError,
-    field_of,
-    indexes_element,
-    is_intrinsic,
-    resolve,
-)  # fmt: skip
+from blutrain.device.cpu.signatures import OPERATORS, TypingError, is_intrinsic, resolve
 from blutrain.device.cpu.syntax import walk
 
 I1, I64 = ir.IntType(1), ir.IntType(64)
-_FIELDS = {"size": NITEMS, "itemsize": ITEMSIZE, "shape": SHAPE, "strides": STRIDES}
-
-_implementations: dict[Any, Any] = {}
 
 
-class Values:
-    """Makes the values of expressions.
-
-    Attributes:
-        fixed: LLVM values of variables that are assigned once, before everything that uses them.
-        statement: the statement that is being lowered, for error messages.
-        own: names of arrays that threads use one after another.
-        groups: access groups of the loops over threads around the place of lowering.
-    """
-
-    def __init__(
-        self,
-        kinds: Kinds,
-        context: Any,
-        builder: Any,
-        load: Callable[[str], Any],
-        own: frozenset[str],
-    ) -> None:
-        self.kinds, self.context, self.builder = kinds, context, builder
-        self.load, self.own = load, own
-        self.groups: list[Any] = []
-        self.fixed: dict[str, Any] = {}
-        self.statement: ast.AST | None = None
-
-    # Conversions ---------------------------------------------------------------------------------
-
-    def cast(self, value: Any, kind: types.Type, wanted: types.Type) -> Any:
-        """A value of one type as one of another."""
-        if kind == wanted:
-            return value
-        try:
-            return self.context.cast(self.builder, value, kind, wanted)
-        except (NotImplementedError, errors.NumbaError):
-            raise TypingError(
-                self.statement or ast.Pass(), f"cannot convert {kind} to {wanted}"
-            ) from None
-
-    def as_kind(self, node: ast.expr, wanted: types.Type) -> Any:
-        """The value of an expression, converted; a literal is converted at compile time."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            if isinstance(wanted, types.Float):
-                return self.context.get_constant(wanted, float(node.value))
-            if isinstance(wanted, types.Integer) and type(node.value) is int:
-                return ir.Constant(self.context.get_value_type(wanted), node.value)
-        return self.cast(self.of(node), self.kind(node), wanted)
-
-    def kind(self, node: ast.expr) -> types.Type:
-        """The type of an expression."""
-        kind = self.kinds.of(node)
-        if kind is None:
-            raise TypingError(node, f"{ast.unparse(node)} has no value on any way to here")
-        return kind
-
-    def truth(self, node: ast.expr) -> Any:
-        """An expression as a bit."""
-        if isinstance(node, ast.Constant):
-            return I1(bool(node.value))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return self.builder.not_(self.truth(node.operand))
-        kind = self.kind(node)
-        value = self.of(node)
-        return value if kind == types.boolean else self.context.is_true(self.builder, kind, value)
-
-    # Expressions ---------------------------------------------------------------------------------
+class Values(Elements):
+    """Makes the values of expressions."""
 
     def of(self, node: ast.expr) -> Any:
         """The value of an expression."""
@@ -135,21 +59,6 @@ class Values:
         signature = resolve(slice, tuple(given), node)
         assert signature.return_type == kind
         return self.apply(slice, signature, given, values)
-
-    def _attribute(self, node: ast.Attribute) -> Any:
-        kind = self.kind(node.value)
-        base = self.of(node.value)
-        element = vectors.field(kind, node.attr)
-        if element is not None:
-            return self.builder.extract_value(base, element)
-        if isinstance(kind, types.Array) and node.attr in _FIELDS:
-            field = self.builder.extract_value(base, _FIELDS[node.attr])
-            return field
-        result = self.context.typing_context.resolve_getattr(kind, node.attr)
-        get = self.context.get_getattr(kind, node.attr)
-        if get is None:  # a constant of the type itself, such as ndim
-            return self.context.get_constant_generic(self.builder, result, getattr(kind, node.attr))
-        return get(self.context, self.builder, kind, base, node.attr)
 
     def _unaryop(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
@@ -230,26 +139,17 @@ class Values:
             phi.add_incoming(value, block)
         return phi
 
-    # Calls ---------------------------------------------------------------------------------------
+    def truth(self, node: ast.expr) -> Any:
+        """An expression as a bit."""
+        if isinstance(node, ast.Constant):
+            return I1(bool(node.value))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self.builder.not_(self.truth(node.operand))
+        kind = self.kind(node)
+        value = self.of(node)
+        return value if kind == types.boolean else self.context.is_true(self.builder, kind, value)
 
-    def apply(
-        self, function: Any, signature: Any, given: Sequence[types.Type], values: Sequence[Any]
-    ) -> Any:
-        """Numba's implementation of a function."""
-        key = (function if not isinstance(function, types.Type) else str(function), signature)
-        found = _implementations.get(key)
-        if found is None:
-            kind = self.context.typing_context.resolve_value_type(function)
-            # Typing is what makes Numba compile a jitted function for these types.
-            found = self.context.get_function(kind, signature)
-            _implementations[key] = found
-        cast = [self.cast(v, g, w) for v, g, w in zip(values, given, signature.args, strict=False)]
-        cast += [  # parameters that have a default
-            self.context.get_constant_generic(self.builder, omitted, None)
-            for omitted in signature.args[len(values) :]
-        ]
-        result = found(self.builder, cast)
-        return self.cast(result, signature.return_type, types.unliteral(signature.return_type))
+    # Calls ---------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> Any:
         function = self.kinds.callee(node)
@@ -280,115 +180,6 @@ class Values:
                  for a, k, w in zip(node.args, kinds, signature.args, strict=True)]  # fmt: skip
         found = self.context.get_function(method, signature)
         return found(self.builder, [self.of(node.func.value), *given])
-
-    # Elements ------------------------------------------------------------------------------------
-
-    def element_kind(self, node: ast.Subscript) -> types.Type | None:
-        """The type of an array's element that a subscript stores into; None for other stores."""
-        base, index = self.kind(node.value), self.kind(node.slice)
-        if isinstance(base, types.Array) and indexes_element(base, index):
-            return base.dtype
-        return None
-
-    def _subscript(self, node: ast.Subscript) -> Any:
-        base, index = self.kind(node.value), self.kind(node.slice)
-        if isinstance(base, types.Array) and indexes_element(base, index):
-            place = self._place(node, base)
-            if isinstance(base.dtype, types.Record):  # its value is where it is
-                model = self.context.data_model_manager[base.dtype]
-                return model.load_from_data_pointer(self.builder, place)
-            loaded = self.builder.load(place)
-            self._in_groups(loaded, node.value)
-            return self.context.data_model_manager[base.dtype].from_data(self.builder, loaded)
-        if isinstance(base, types.BaseTuple) and isinstance(node.slice, ast.Constant):
-            return self._tuple_element(node, base)
-        field = field_of(base, node)
-        if field is not None:
-            return self._attribute(field)
-        signature = resolve(operator.getitem, (base, index), node)
-        values = [self.of(node.value), self.of(node.slice)]
-        return self.apply(operator.getitem, signature, (base, index), values)
-
-    def _tuple_element(self, node: ast.Subscript, base: types.BaseTuple) -> Any:
-        assert isinstance(node.slice, ast.Constant)
-        k = int(node.slice.value)  # type: ignore[arg-type]
-        return self.builder.extract_value(self.of(node.value), k % len(base))
-
-    def store(self, node: ast.Subscript, value: Any, kind: types.Type) -> None:
-        """Store into an element."""
-        base, index = self.kind(node.value), self.kind(node.slice)
-        if isinstance(base, types.Array) and indexes_element(base, index):
-            cast = self.cast(value, kind, base.dtype)
-            data = self.context.data_model_manager[base.dtype].as_data(self.builder, cast)
-            stored = self.builder.store(data, self._place(node, base))
-            self._in_groups(stored, node.value)
-            return
-        field = field_of(base, node)
-        if field is not None:
-            self.store_field(field, value, kind)
-            return
-        signature = resolve(operator.setitem, (base, index, kind), node)
-        values = [self.of(node.value), self.of(node.slice), value]
-        self.apply(operator.setitem, signature, (base, index, kind), values)
-
-    def _in_groups(self, access: Any, array: ast.expr) -> None:
-        """Mark an access that threads may make in any order."""
-        if not self.groups or not isinstance(array, ast.Name) or array.id in self.own:
-            return
-        if array.id not in self.fixed and not array.id.startswith("_"):
-            return  # made within the kernel: perhaps a second name for a part of another array
-        group = self.groups[0]
-        if len(self.groups) > 1:
-            group = self.builder.module.add_metadata(self.groups)
-        access.set_metadata("llvm.access.group", group)
-
-    def store_field(self, node: ast.Attribute, value: Any, kind: types.Type) -> None:
-        """Store into a field of a record."""
-        record = self.kind(node.value)
-        signature = self.context.typing_context.resolve_setattr(record, node.attr, kind)
-        if signature is None:
-            raise TypingError(node, f"a {kind} cannot be stored in {node.attr!r} of a {record}")
-        given = self.cast(value, kind, signature.args[1])
-        store = self.context.get_setattr(node.attr, signature)
-        store(self.builder, [self.of(node.value), given])
-
-    def _place(self, node: ast.Subscript, base: types.Array) -> Any:
-        """The address of an element."""
-        view = self.of(node.value)
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else None
-        if parts is None:
-            parts = [node.slice]
-            kinds: Sequence[types.Type] = [self.kind(node.slice)]
-            if isinstance(kinds[0], types.BaseTuple):
-                kinds = list(kinds[0])
-                indices = cgutils.unpack_tuple(self.builder, self.of(node.slice), len(kinds))
-            else:
-                indices = [self.of(node.slice)]
-        else:
-            kinds = [self.kind(p) for p in parts]
-            indices = [self.of(p) for p in parts]
-        builder = self.builder
-        offsets = []
-        for axis, (value, kind) in enumerate(zip(indices, kinds, strict=True)):
-            i = self.cast(value, kind, types.uint64 if not kind.signed else types.int64)
-            constant = isinstance(i, ir.Constant) and isinstance(i.constant, int)
-            if kind.signed and not (constant and i.constant >= 0):
-                extent = builder.extract_value(view, (SHAPE, axis))
-                below = builder.icmp_signed("<", i, I64(0))
-                i = builder.select(below, builder.add(i, extent), i)
-            offsets.append(i)
-        data = builder.extract_value(view, DATA)
-        if base.layout == "C":
-            offset = offsets[0] if offsets else I64(0)
-            for axis, i in enumerate(offsets[1:], 1):
-                extent = builder.extract_value(view, (SHAPE, axis))
-                offset = builder.add(builder.mul(offset, extent), i)
-            return builder.gep(data, [offset], inbounds=False)
-        offset = I64(0)
-        for axis, i in enumerate(offsets):
-            step = builder.extract_value(view, (STRIDES, axis))
-            offset = builder.add(offset, builder.mul(i, step))
-        return cgutils.pointer_add(builder, data, offset)
 
 
 def _same(value: Any) -> Any:

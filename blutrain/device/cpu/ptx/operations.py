@@ -21,6 +21,7 @@ from blutrain.device.cpu.ptx.statements import (  # fmt: skip
     Registers,
     width,
 )
+from blutrain.device.cpu.reals import Real
 
 _FLOATS = ("f32", "f64")
 
@@ -90,7 +91,7 @@ def multiply_add(registers: Registers, s: Statement) -> None:
     x, y, z = (registers.read(o, kind) for o in s.operands[1:])
     builder = registers.builder
     if s.parts[-1] in _FLOATS:
-        result = formulas.Real(builder, x).fma(formulas.Real(builder, y), formulas.Real(builder, z))
+        result = Real(builder, x).fma(Real(builder, y), Real(builder, z))
         registers.write(s.operands[0], result.value)
     elif "lo" in s.parts:
         registers.write(s.operands[0], builder.add(builder.mul(x, y), z))
@@ -109,7 +110,7 @@ def unary(registers: Registers, s: Statement) -> None:
     elif name == "neg":
         x = builder.fneg(x) if kind in (F32, F64) else builder.neg(x)
     elif name == "abs" and kind in (F32, F64):
-        x = formulas.Real(builder, x).magnitude().value
+        x = Real(builder, x).magnitude().value
     elif name == "abs":
         x = builder.select(builder.icmp_signed("<", x, kind(0)), builder.neg(x), x)
     registers.write(s.operands[0], x)
@@ -165,8 +166,8 @@ def approximate(registers: Registers, s: Statement) -> None:
     """`ex2`, `lg2`, `rcp`, `rsqrt`, `sqrt` and `tanh` of float32: at least as exact as a GPU's."""
     if s.parts[-1] != "f32":
         raise refusal(s.opcode)
-    x = formulas.Real(registers.builder, registers.read(s.operands[1], F32))
-    one = formulas.Real(registers.builder, x.of(1.0))
+    x = Real(registers.builder, registers.read(s.operands[1], F32))
+    one = Real(registers.builder, x.of(1.0))
     meanings = {
         "ex2": lambda: formulas.exp2(x), "lg2": lambda: formulas.log2(x), "rcp": lambda: one / x,
         "rsqrt": lambda: one / x.call("sqrt"), "sqrt": lambda: x.call("sqrt"),
