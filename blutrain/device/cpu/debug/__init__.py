@@ -2,11 +2,11 @@
 
 | file | finds |
 |---|---|
-| the interpreter | indices out of bounds, lanes that a shuffle lacks, deadlocks |
+| the interpreter | indices out of bounds or overflowed, misaligned accesses |
+| | lanes that a shuffle lacks, barriers to which not all threads come |
 | `uninitialised.py` | reads of shared and local memory that nobody wrote |
 | `order.py`, `races.py` | races, in a block and between blocks |
 | `barriers.py` | barriers in different places |
-| `indices.py` | indices that overflowed, misaligned accesses |
 | `mode.py` | switches it on |
 """
 

@@ -35,6 +35,8 @@ class Races(Observer):
     race among each other; with a plain access they do.
     """
 
+    spaces = ("global", "shared")
+
     def begin(self, launch: Launch) -> None:
         """A launch starts."""
         self._launch = launch
@@ -66,8 +68,6 @@ class Races(Observer):
         self, site: Site, kind: Kind, array: View, index: Any, offset: int, place: Place, value: Any
     ) -> None:
         """Compare with what others did to the cell."""
-        if array.space == "local":
-            return
         space = "global" if array.space == "global" else f"shared {place.block}"
         address = array.memory.address + offset
         order = self._order

@@ -19,6 +19,8 @@ class Uninitialised(Observer):
     on no order. So a read of shared memory is judged at the barrier.
     """
 
+    spaces = ("shared", "local")
+
     def begin(self, launch: Launch) -> None:
         """A launch starts."""
         self._launch = launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from blutrain.device.geometry import Dim3
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from blutrain.device.cpu.interpret.view import Memory, View
 
 Kind = Literal["load", "store", "atomic"]
+Space = Literal["global", "shared", "local"]
 
 
 class Site(NamedTuple):
@@ -68,9 +69,12 @@ def _at(number: int, extents: Dim3) -> Dim3:
 class Observer:
     """Is told what a kernel does; override what you want to know.
 
-    A method that is not overridden costs nothing. Threads of a block run one after another between
+    A method that is not overridden costs nothing, nor do accesses to memory that is not among its
+    `spaces`. Threads of a block run one after another between
     the places where they meet, blocks one after another between grid-wide barriers.
     """
+
+    spaces: Collection[Space] = ("global", "shared", "local")
 
     def begin(self, launch: Launch) -> None:
         """A launch starts."""

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.np.numpy_support import as_dtype
 
-from blutrain.device.cpu.interpret.events import Launch, Observer, Place, Site
+from blutrain.device.cpu.interpret.events import Launch, Observer, Place, Space
 
 Order = Literal["ascending", "reversed"] | int
 WARP = 32
@@ -22,7 +22,7 @@ class Machine:
     Attributes:
         launch: the kernel's name, the grid and the block.
         place: the thread that runs at present.
-        on_access: those who are told of accesses; likewise the other lists.
+        on_access: those who are told of accesses, by space; likewise the lists of others.
     """
 
     def __init__(self, launch: Launch, observers: Sequence[Observer], order: Order) -> None:
@@ -31,7 +31,11 @@ class Machine:
         self.order = order
         # Seeds give the same orders on every machine.
         self._random = random.Random(order if isinstance(order, int) else 0)
-        self.on_access = _overriding(observers, "access")
+        spaces: tuple[Space, ...] = ("global", "shared", "local")
+        self.on_access = {
+            space: _overriding([o for o in observers if space in o.spaces], "access")
+            for space in spaces
+        }
         self.on_allocate = _overriding(observers, "allocate")
         self.on_barrier = _overriding(observers, "barrier")
         self.on_warp = _overriding(observers, "warp")
@@ -41,12 +45,6 @@ class Machine:
         self.on_block_end = _overriding(observers, "block_end")
         for begin in _overriding(observers, "begin"):
             begin(launch)
-
-    def tell(self, site: Site, kind: str, array: Any, index: Any, offset: int, value: Any) -> None:
-        """Tell of an access."""
-        place = self.place
-        for observer in self.on_access:
-            observer(site, kind, array, index, offset, place, value)
 
     def ordered(self, threads: Iterable[int]) -> list[int]:
         """Threads, or blocks, in the order in which they are to run."""

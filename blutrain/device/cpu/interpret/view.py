@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from blutrain import dtypes
-from blutrain.device.cpu.interpret.events import Site
+from blutrain.device.cpu.interpret.events import Kind, Site, Space
 from blutrain.device.cpu.interpret.fault import KernelFault
-from blutrain.device.cpu.interpret.numbers import CASTS, Unsigned, number
+from blutrain.device.cpu.interpret.numbers import CASTS, Unsigned, Wrapped, number
 
 if TYPE_CHECKING:
     from blutrain.device.cpu.interpret.machine import Machine
 
-Space = Literal["global", "shared", "local"]
 BFLOAT16 = "bfloat16"
 
 
@@ -47,8 +46,8 @@ class View:
     """
 
     __slots__ = (
-        "data", "dtype", "half", "itemsize", "machine", "memory", "ndim", "offset", "read", "shape",
-        "size", "space", "strides", "write",
+        "_good", "data", "dtype", "half", "itemsize", "listeners", "machine", "memory", "ndim",
+        "offset", "read", "shape", "size", "space", "strides", "write",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +65,13 @@ class View:
         )  # fmt: skip
         self.dtype, self.itemsize = data.dtype, data.itemsize
         self.read, self.write = _conversions(data, half)
+        self.listeners = machine.on_access[memory.space]
+        # How many parts an index has that needs no look at the address: none if any may.
+        misaligned = any(
+            (memory.address + offset, *data.strides)[k] % self.alignment
+            for k in range(self.ndim + 1)
+        )
+        self._good = -1 if misaligned else self.ndim
 
     @property
     def name(self) -> str:
@@ -94,9 +100,8 @@ class View:
         place = self._place(index, site)
         if place is None:
             return self._part(index, site)
-        machine = self.machine
-        if machine.on_access:
-            machine.tell(site, "load", self, index, self._offset(place), None)
+        if self.listeners:
+            self._tell(site, "load", index, place, None)
         return self.read(place)
 
     def store(self, index: Any, value: Any, site: Site) -> None:
@@ -105,9 +110,8 @@ class View:
         if place is None:
             self._fill(index, value, site)
             return
-        machine = self.machine
-        if machine.on_access:
-            machine.tell(site, "store", self, index, self._offset(place), value)
+        if self.listeners:
+            self._tell(site, "store", index, place, value)
         self.write(place, value)
 
     def update(self, index: Any, new: Callable[[Any], Any], site: Site) -> Any:
@@ -115,15 +119,19 @@ class View:
         place = self._place(index, site)
         if place is None:
             raise TypeError("an atomic function takes the index of one element")
-        machine = self.machine
-        if machine.on_access:
-            machine.tell(site, "atomic", self, index, self._offset(place), None)
+        if self.listeners:
+            self._tell(site, "atomic", index, place, None)
         old = self.read(place)
         self.write(place, new(old))
         return old
 
+    def _tell(self, site: Site, kind: Kind, index: Any, place: Any, value: Any) -> None:
+        offset, who = self._offset(place), self.machine.place
+        for listener in self.listeners:
+            listener(site, kind, self, index, offset, who, value)
+
     def _offset(self, place: Any) -> int:
-        if type(place) is int:
+        if not isinstance(place, tuple):
             return self.offset + place * int(self.strides[0])
         steps: int = sum(p * step for p, step in zip(place, self.strides))
         return self.offset + steps
@@ -135,13 +143,13 @@ class View:
             KernelFault: it is outside of the array.
         """
         kind = type(index)
-        if kind is int and self.ndim == 1:
+        if (kind is int or kind is Unsigned) and self._good == 1:
             if 0 <= index < self.shape[0]:
                 return index
-        elif kind is tuple and len(index) == self.ndim:
+        elif kind is tuple and len(index) == self._good:
             good = True
             for p, n in zip(index, self.shape):
-                if type(p) is not int or not 0 <= p < n:
+                if (type(p) is not int and type(p) is not Unsigned) or not 0 <= p < n:
                     good = False
                     break
             if good:
@@ -164,31 +172,57 @@ class View:
                 i = int(p) + n if p < 0 else int(p)
             else:
                 raise TypeError(f"an index of {self.name} must be an integer, got {p!r}")
-            if not 0 <= i < n:
+            if not 0 <= i < n or type(p) is Wrapped:
                 self._refuse(index, axis, site)
             place.append(i)
-        return place[0] if len(place) == 1 else tuple(place)
+        found = place[0] if len(place) == 1 else tuple(place)
+        if self._good < 0:
+            self._check_address(index, found, site)
+        return found
+
+    @property
+    def alignment(self) -> int:
+        """Of what the address of an element must be a multiple."""
+        # Records are read field by field, and NumPy knows how those are aligned. A complex number
+        # is two reals.
+        return self.dtype.alignment if self.dtype.kind in "cV" else self.itemsize
+
+    def _check_address(self, index: Any, place: Any, site: Site) -> None:
+        beyond = (self.memory.address + self._offset(place)) % self.alignment
+        if not beyond:
+            return
+        machine, n = self.machine, self.alignment
+        raise KernelFault(
+            "misaligned access", machine.launch, site,
+            f"{machine.launch.who(machine.place)} accesses {self.space} array "
+            f"{self.name}[{plain(index)}], {self.itemsize} bytes at an address that is {beyond} "
+            f"beyond a multiple of {n}", f"start the view at a multiple of {n} bytes",
+            [machine.place], array=self.name, index=index,
+        )  # fmt: skip
 
     def _refuse(self, index: Any, axis: int, site: Site) -> None:
         machine = self.machine
         n, parts = self.shape[axis], index if isinstance(index, tuple) else (index,)
-        why = getattr(parts[axis], "why", "")
-        overflow = f" ({why})" if why else ""
-        who = machine.launch.who(machine.place)
-        along = f" along axis {axis}" if self.ndim > 1 else ""
+        part = parts[axis]
+        does = f"{machine.launch.who(machine.place)} accesses {self.space} array {self.name}"
+        if isinstance(part, Wrapped):
+            kind, wrong = "index overflow", f"but the index overflowed: {part.why}"
+            do = "leave the cast out, for Numba computes in int64, or split the array"
+        else:
+            along = f" along axis {axis}" if self.ndim > 1 else ""
+            kind = "out of bounds"
+            wrong = f"which has shape {self.shape}: {int(part)} is not within -{n}..{n - 1}{along}"
+            do = f"check the index before, as in `if i < {self.name}.shape[{axis}]`"
         raise KernelFault(
-            "index overflow" if why else "out of bounds", machine.launch, site,
-            f"{who} accesses {self.space} array {self.name}[{plain(index)}]{overflow}, which has "
-            f"shape {self.shape}: {int(parts[axis])} is not within -{n}..{n - 1}{along}",
-            f"compute the index in int64 or check it before: `if i < {self.name}.shape[{axis}]`",
-            [machine.place], array=self.name, index=index,
+            kind, machine.launch, site, f"{does}[{plain(index)}], {wrong}", do, [machine.place],
+            array=self.name, index=index,
         )  # fmt: skip
 
     def _part(self, index: Any, site: Site) -> View:
         """A row, or a slice."""
         parts = index if isinstance(index, tuple) else (index,)
         for axis, (p, n) in enumerate(zip(parts, self.shape)):
-            if isinstance(p, int) and not -n <= p < n:
+            if isinstance(p, int) and (not -n <= p < n or type(p) is Wrapped):
                 self._refuse(index, axis, site)
         data = self.data[index]
         offset = _address(data) - _address(self.data) if data.size else 0
