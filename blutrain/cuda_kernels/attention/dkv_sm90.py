@@ -26,17 +26,12 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     HEAD,
     LOAD_REGISTERS,
     LOG2_E,
-    LOWEST_EXPONENT,
     MULTIPLY_REGISTERS,
     N_LOADERS,
     P_SHIFT,
     THREADS,
-    TILE,
     Form,
     Shared,
-    arrive_as_warp,
-    exponent_of,
-    power_of_two,
     shared_barriers,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
@@ -59,6 +54,13 @@ from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_shared_pair, load_shared_word
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
 from blutrain.cuda_kernels.ptx.scalar import larger, same_again
+from blutrain.cuda_kernels.ptx.scaled_halves import (
+    LOWEST_EXPONENT,
+    TILE,
+    arrive_as_warp,
+    exponent_of,
+    power_of_two,
+)
 from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 

@@ -30,11 +30,8 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     N_LOADERS,
     P_SHIFT,
     THREADS,
-    TILE,
     Form,
     Shared,
-    arrive_as_warp,
-    power_of_two,
     shared_barriers,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
@@ -59,6 +56,7 @@ from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_shared_word, store_float
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
 from blutrain.cuda_kernels.ptx.scalar import larger, same_again
+from blutrain.cuda_kernels.ptx.scaled_halves import TILE, arrive_as_warp, power_of_two
 from blutrain.cuda_kernels.ptx.tile_product import finish_first, hold, tile_product
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 

@@ -17,17 +17,7 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64
 
-from blutrain.cuda_kernels.attention.operands_sm90 import (
-    LOG2_E,
-    LOWEST_EXPONENT,
-    PART,
-    SLOTS,
-    TILE,
-    Shared,
-    arrive_as_warp,
-    exponent_of,
-    power_of_two,
-)
+from blutrain.cuda_kernels.attention.operands_sm90 import LOG2_E, SLOTS, Shared
 from blutrain.cuda_kernels.attention.turns_sm90 import (
     next_turn,
     stage_after,
@@ -37,20 +27,14 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
 )
 from blutrain.cuda_kernels.common import FULL_MASK
 from blutrain.cuda_kernels.ptx.barrier import (
-    fence_async_shared,
     mbarrier_expect,
     mbarrier_wait,
     warpgroup_barrier,
 )
 from blutrain.cuda_kernels.ptx.copy import (
-    load_shared_quad,
-    load_shared_words,
     load_word_if,
     store_shared_word,
-    store_shared_words,
 )
-from blutrain.cuda_kernels.ptx.half_pairs import high_of_f16, low_of_f16
-from blutrain.cuda_kernels.ptx.mma import pack_bf16, pack_f16
 from blutrain.cuda_kernels.ptx.scalar import (
     bits_of,
     float_of,
@@ -59,80 +43,20 @@ from blutrain.cuda_kernels.ptx.scalar import (
     quotient,
     same_again,
 )
+from blutrain.cuda_kernels.ptx.scaled_halves import (
+    LOWEST_EXPONENT,
+    PART,
+    TILE,
+    arrive_as_warp,
+    exponent_of,
+    factor_of,
+    largest_of_warpgroup,
+    read_tile,
+    write_tile,
+)
 from blutrain.cuda_kernels.ptx.tma import tensor_map_acquire, tma_load_4d
 
 OUTSIDE = 1e30  # the log-sum-exp of a row that does not exist: its probabilities are zero
-
-
-@cuda.jit(device=True, forceinline=True)
-def _read_raw(x, slot):  # x: (32,)
-    """Thread's part of a float32 tile: piece lane / 8 (+ 4) of rows 16 warp + lane % 8 (+ 8)."""
-    t = same_again(int32(cuda.threadIdx.x)) & int32(127)
-    row = (t >> int32(5)) * int32(16) + (t & int32(7))
-    piece = (t >> int32(3)) & int32(3)
-    at = slot + row * int32(128)
-    left = ((int32(2) * piece) ^ (t & int32(7))) << int32(4)
-    right = left ^ int32(16)
-    for i in range(4):
-        box = int32(PART * (i // 2) + 1024 * (i % 2))
-        a = load_shared_quad(at + box + left)
-        x[8 * i], x[8 * i + 1], x[8 * i + 2], x[8 * i + 3] = a[0], a[1], a[2], a[3]
-        b = load_shared_quad(at + box + right)
-        x[8 * i + 4], x[8 * i + 5], x[8 * i + 6], x[8 * i + 7] = b[0], b[1], b[2], b[3]
-
-
-@cache
-def _write_tile(kind: str, split: bool) -> Any:
-    """A device function (x, target, factor): what `_read_raw` read, times factor, as operands."""
-    pack = pack_f16 if kind == "f16" else pack_bf16
-    scaled = kind == "f16"
-
-    @cuda.jit(device=True, forceinline=True)
-    def write(x, target, factor):
-        t = same_again(int32(cuda.threadIdx.x)) & int32(127)
-        row = (t >> int32(5)) * int32(16) + (t & int32(7))
-        piece = (((t >> int32(3)) & int32(3)) ^ (t & int32(7))) << int32(4)
-        at = target + row * int32(128) + piece
-        # The pieces 4 further on are at the place with the third bit turned.
-        further = int32(64) - int32(2) * (piece & int32(64))
-        high = cuda.local.array(4, int32)
-        low = cuda.local.array(4, int32)
-        for i in range(4):
-            place = at + int32(1024 * (i % 2))
-            if i // 2 == 1:
-                place += further
-            for j in range(8):
-                if scaled:
-                    x[8 * i + j] *= factor
-            for j in range(4):
-                high[j] = pack(x[8 * i + 2 * j], x[8 * i + 2 * j + 1])
-            store_shared_words(place, high[0], high[1], high[2], high[3])
-            if split:
-                for j in range(4):
-                    low[j] = pack(
-                        x[8 * i + 2 * j] - low_of_f16(high[j]),
-                        x[8 * i + 2 * j + 1] - high_of_f16(high[j]),
-                    )
-                store_shared_words(place + int32(PART), low[0], low[1], low[2], low[3])
-        fence_async_shared()
-
-    return write
-
-
-@cuda.jit(device=True, forceinline=True)
-def _largest_of_warpgroup(x, slots, group):  # x: (32,)
-    """The largest magnitude of 128 threads' x; `slots` is the address of 4 words."""
-    t = int32(cuda.threadIdx.x) & int32(127)
-    a, b = float32(0), float32(0)
-    for i in range(16):
-        a = larger_magnitude(a, x[i])
-        b = larger_magnitude(b, x[16 + i])
-    largest = largest_of_warp(bits_of(larger_magnitude(a, b)))
-    if t & int32(31) == int32(0):
-        store_shared_word(slots + (t >> int32(5)) * int32(4), largest)
-    warpgroup_barrier(group + int32(1))
-    w = load_shared_words(slots)
-    return float_of(max(max(w[0], w[1]), max(w[2], w[3])))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -169,7 +93,7 @@ def loader(shared: Shared) -> Any:
     """
     form, n_resident, buffers, stages, vectors = shared
     converted, scaled, tile_bytes = form.converted, form.scaled, form.tile_bytes
-    write = _write_tile(form.kind, form.split)
+    write = write_tile(form.kind, form.split)
     tiles_of = stream_of(vectors)
     next_stage, next_buffer = stage_after(stages), stage_after(buffers)
     next_slot = stage_after(SLOTS)
@@ -276,17 +200,14 @@ def loader(shared: Shared) -> Any:
                 running = int32(LOWEST_EXPONENT)
             if converted:
                 mbarrier_wait(raw_full + slot * int32(8), slot_parity)
-                _read_raw(x, raw + slot * int32(2 * PART))
+                read_tile(x, raw + slot * int32(2 * PART))
                 factor = float32(1)
                 if scaled:
                     slots = base + int32(at_largest) + (group * int32(2) + side) * int32(16)
-                    largest = _largest_of_warpgroup(x, slots, group)
+                    largest = largest_of_warpgroup(x, slots, group)
                     side = int32(side ^ int32(1))
                     running = max(exponent_of(largest), running)
-                    factor = power_of_two(-running)
-                    # Nothing can be said of a tile with an infinite element.
-                    finite = bits_of(largest) < int32(0x7F800000)
-                    factor = factor if finite else float_of(int32(0x7FC00000))
+                    factor = factor_of(largest, running)
                 else:
                     warpgroup_barrier(group + int32(1))
                 mbarrier_wait(empty, free)

@@ -29,14 +29,12 @@ from typing import Any, NamedTuple
 
 from numba import cuda, int32
 
-from blutrain.cuda_kernels.ptx.barrier import mbarrier_arrive, mbarrier_init, mbarrier_init_fence
-from blutrain.cuda_kernels.ptx.scalar import bits_of, float_of
+from blutrain.cuda_kernels.ptx.barrier import mbarrier_init, mbarrier_init_fence
+from blutrain.cuda_kernels.ptx.scaled_halves import PART, TILE
 from blutrain.cuda_kernels.ptx.tile_product import Operand
 
 HEAD = 64  # columns of a tile: smaller heads are padded with zeros
-TILE = 64  # rows of a tile
 BLOCK_ROWS = 2 * TILE  # resident rows of a block
-PART = TILE * 128  # bytes of a tile's high or low part
 N_LOADERS = 256  # threads that load; as many multiply
 THREADS = 2 * N_LOADERS
 # Registers a thread: the block starts with 128 a thread, and 2 · 56 + 2 · 200 = 4 · 128.
@@ -44,7 +42,6 @@ LOAD_REGISTERS, MULTIPLY_REGISTERS = 56, 200
 ALIGNMENT = 1024  # swizzled boxes repeat so, and dynamic shared memory may start between
 WARPS = 4  # of a warpgroup
 SLOTS = 2  # of float32 tiles on their way to a loading warpgroup
-LOWEST_EXPONENT = -112  # of a scale: 2^-E stays finite, and all-zero tiles get this one
 P_SHIFT = 15  # probabilities are multiplied by 2^15
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -209,23 +206,3 @@ def shared_barriers(shared: Shared) -> Any:
         mbarrier_init_fence()
 
     return make
-
-
-@cuda.jit(device=True, forceinline=True)
-def arrive_as_warp(barrier):
-    """One arrival for the warp, after all of its lanes."""
-    cuda.syncwarp()
-    if cuda.threadIdx.x & 31 == 0:
-        mbarrier_arrive(barrier)
-
-
-@cuda.jit(device=True, forceinline=True)
-def power_of_two(e):
-    """2^e as float32, for e from -126 to 127; the nearest of these beyond."""
-    return float_of((min(max(e, int32(-126)), int32(127)) + int32(127)) << int32(23))
-
-
-@cuda.jit(device=True, forceinline=True)
-def exponent_of(x):
-    """E for the largest magnitude x: 2^14 ≤ x / 2^E < 2^15."""
-    return max((bits_of(x) >> int32(23)) - int32(127 + 14), int32(LOWEST_EXPONENT))

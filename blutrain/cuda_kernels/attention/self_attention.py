@@ -7,7 +7,7 @@ y is written with its heads side by side, (B, T, C), and the gradients go to the
 tensor like `qkv`. So nothing is split, transposed or put together again in memory.
 
 FLOPs: forward 4 B T² C, backward 14 B T² C, half of it when causal. Bytes: qkv, y, dy and dqkv
-once, keys and values again for every block of queries. Saved for backward: qkv, y, and B H T numbers.
+once, keys and values again for every block of queries. Saved for backward: qkv, y, and B H T more.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from blutrain.autograd.registry import variant
 from blutrain.cuda_kernels.attention.dkv_sm90 import dkv_kernel_sm90
 from blutrain.cuda_kernels.attention.dq_sm90 import dq_kernel_sm90
 from blutrain.cuda_kernels.attention.forward_sm90 import forward_kernel_sm90
-from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, HEAD, THREADS, TILE, Form
+from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, HEAD, THREADS, Form
 from blutrain.cuda_kernels.attention.portable import strided
 from blutrain.cuda_kernels.attention.problem import Backward, Forward
 from blutrain.cuda_kernels.common import blocks_for, sm90_multiprocessors
 from blutrain.cuda_kernels.elementwise.copy import dense
+from blutrain.cuda_kernels.ptx.scaled_halves import TILE
 from blutrain.device import launch
 from blutrain.device.half import HalfArray
 from blutrain.precision import matmul_precision

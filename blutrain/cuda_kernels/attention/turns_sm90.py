@@ -13,8 +13,9 @@ from typing import Any
 
 from numba import cuda, int32
 
-from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, TILE
+from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS
 from blutrain.cuda_kernels.ptx.scalar import quotient
+from blutrain.cuda_kernels.ptx.scaled_halves import TILE
 
 
 @cuda.jit(device=True, forceinline=True)
