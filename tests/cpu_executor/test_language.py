@@ -4,6 +4,7 @@ import collections
 import enum
 import math
 
+import numba.cuda.random  # also as cuda.random, which kernels below call
 import numpy as np
 import pytest
 from numba import cuda, float32, int32, literal_unroll
@@ -373,3 +374,17 @@ def test_tuples_live_across_barriers():
     for _ in range(3):
         first, second = first + second, second + t
     np.testing.assert_array_equal(y, first * second)
+
+
+@cuda.jit
+def _random_numbers(states, y):
+    i = cuda.grid(1)
+    y[i] = cuda.random.xoroshiro128p_uniform_float32(states, i)
+
+
+def test_functions_of_cuda_random():
+    states = np.zeros(64, numba.cuda.random.xoroshiro128p_dtype)
+    numba.cuda.random.init_xoroshiro128p_states_cpu(states, 3, 0)
+    y = np.full(64, -1, np.float32)
+    cpu.run(_random_numbers, 1, 64, states, y)
+    assert (y >= 0).all() and (y < 1).all() and len(set(y)) > 60

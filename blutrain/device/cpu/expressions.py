@@ -79,7 +79,7 @@ class Expressions(Evaluation, abc.ABC):
             if made is not None:
                 return made
         value = self.source.resolve(node)
-        known = path.startswith(("jit", "libdevice.")) or isinstance(value, types.Type)
+        known = path.startswith(("jit", "libdevice.", "random.")) or isinstance(value, types.Type)
         if path and not known:
             self.source.fail(node, f"cuda.{path} has no meaning on the CPU; see the kernel rules")
         if value is not None:
@@ -99,7 +99,7 @@ class Expressions(Evaluation, abc.ABC):
         path = self.source.cuda_name(node.func)
         if self._is_grid_sync(node):
             self.source.fail(node, "a grid's sync() must be a statement of its own")
-        if path and not path.startswith("libdevice."):
+        if path and not path.startswith(("libdevice.", "random.")):
             return self._cuda_call(node, path)
         function = self.source.resolve(node.func)
         if is_device_function(function):
