@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from blutrain.device.cpu.interpret.machine import Machine
 
 BFLOAT16 = "bfloat16"
+# An Unsigned has a product of its own, which is slow.
+_times = int.__mul__
 
 
 class Memory:
@@ -132,8 +134,8 @@ class View:
 
     def _offset(self, place: Any) -> int:
         if not isinstance(place, tuple):
-            return self.offset + place * int(self.strides[0])
-        steps: int = sum(p * step for p, step in zip(place, self.strides))
+            return self.offset + _times(place, self.strides[0])
+        steps: int = sum(map(_times, place, self.strides))
         return self.offset + steps
 
     def _place(self, index: Any, site: Site) -> Any:
