@@ -38,6 +38,7 @@ from blutrain.device.cpu.explain.explanation import Explanation
 from blutrain.device.cpu.explain.loops import around
 from blutrain.device.cpu.explain.observe import Watch
 from blutrain.device.cpu.explain.occupancy import multiprocessor, occupancy
+from blutrain.device.cpu.explain.recorder import Recorder
 from blutrain.device.cpu.interpret import Bfloat16, interpret
 from blutrain.device.cpu.run import pack_argument
 from blutrain.device.cpu.source import Source, is_device_function, source_of
@@ -76,7 +77,7 @@ def explain(
         architecture: for registers and occupancy.
 
     Returns:
-        The figures by source line, in total and for the grid; `print` shows them with advice.
+        The figures by source line, in total and for the grid; shown with advice.
 
     Raises:
         KernelError: the kernel, the grid or the block cannot run, or a thread leaves an array.
@@ -108,19 +109,12 @@ def explain(
         wrong = f"takes {len(source.parameters)} arguments ({', '.join(source.parameters)})"
         raise KernelError(message(f"kernel {name}", wrong, len(types)))
 
-    costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
     file, line = source.function.__code__.co_filename, source.first_line + source.node.lineno - 1
     watch = Watch(around(file, line).function)
     numbers = [x + grid3[0] * (y + grid3[1] * z) for x, y, z in chosen]
     values = [a.value for a in given]
     interpret(kernel, grid3, block3, *values, shared=shared, observers=[watch], blocks=numbers)
-    for recorder in watch.recorders.values():
-        for site, cost in recorder.costs():
-            costs[site.file, site.line] += cost
-    lines = [
-        Line(where, number, text, _mean(costs[where, number], len(chosen)))
-        for where, number, text in _source_lines(source, list(costs))
-    ]
+    lines = _counted(source, list(watch.recorders.values()))
     resources, why = _resources(kernel, types, architecture)
     found = None
     if resources is not None:
@@ -137,12 +131,14 @@ def _chosen(name: str, grid: Dim3, blocks: Sequence[Dim] | str | None) -> list[D
         return [(x, y, z)]
     if blocks == "all":
         return [(x, y, z) for z, y, x in itertools.product(*map(range, reversed(grid)))]
+    if isinstance(blocks, str) or not isinstance(blocks, Sequence):
+        raise KernelError(message(name, 'blocks must be a list of indices or "all"', repr(blocks)))
     chosen = []
     for index in blocks:
         parts = index if isinstance(index, tuple) else (index,)
         place = (*parts, 0, 0)[:3]
-        inside = len(parts) <= 3 and all(0 <= p < n for p, n in zip(place, grid, strict=True))
-        if not inside:
+        whole = len(parts) <= 3 and all(isinstance(p, int) for p in parts)
+        if not whole or not all(0 <= p < n for p, n in zip(place, grid, strict=True)):
             raise KernelError(message(name, f"blocks must be indices within grid {grid}", index))
         if place not in chosen:
             chosen.append(place)
@@ -181,8 +177,19 @@ class _Argument:
         self.value = value
 
 
-def _mean(cost: Cost, n: int) -> Cost:
-    return cost if n == 1 else cost * (1 / n)
+def _counted(source: Source, blocks: list[Recorder]) -> list[Line]:
+    """The source's lines, each with its cost for one block: the mean of those that ran."""
+    costs: defaultdict[tuple[str, int], Cost] = defaultdict(Cost)
+    for recorder in blocks:
+        for site, cost in recorder.costs():
+            costs[site.file, site.line] += cost
+    if len(blocks) > 1:  # of one, the figures stay integers
+        for where in costs:
+            costs[where] *= 1 / len(blocks)
+    return [
+        Line(file, number, text, costs[file, number])
+        for file, number, text in _source_lines(source, list(costs))
+    ]
 
 
 def _source_lines(source: Source, costly: list[tuple[str, int]]) -> Iterator[tuple[str, int, str]]:
