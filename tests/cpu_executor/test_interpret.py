@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from cpu_executor import fuzz, kernels
 from cpu_executor.writer import Writer
-from numba import float32, float64
+from numba import cuda, float32, float64, int8, int32, uint32
 
 from blutrain.device import cpu
-from blutrain.device.cpu.interpret import interpret
+from blutrain.device.cpu.interpret import KernelFault, Observer, interpret
+from blutrain.errors import KernelError
 
 ORDERS = ("ascending", "reversed", 3)
 RNG = np.random.default_rng(0)
@@ -113,3 +114,160 @@ def test_random_kernels(seed):
     for a, b in zip(got, want, strict=True):
         tolerance = 1e-4 if a.dtype == np.float64 else 0
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+# Where blocks meet -------------------------------------------------------------------------------
+
+
+@cuda.jit
+def sum_over_grid(x, part, out):
+    grid = cuda.cg.this_grid()
+    i = cuda.grid(1)
+    if cuda.threadIdx.x == 0:
+        total = float32(0)
+        for k in range(cuda.blockDim.x):
+            total += x[i + k]
+        part[cuda.blockIdx.x] = total
+    grid.sync()
+    if i == 0:
+        total = float32(0)
+        for b in range(cuda.gridDim.x):
+            total += part[b]
+        out[0] = total
+
+
+@cuda.jit
+def not_all_blocks(x):
+    if cuda.blockIdx.x < 2:
+        cuda.cg.this_grid().sync()
+    x[cuda.blockIdx.x] = 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_grid_barrier(order):
+    x, part, out = np.arange(96, dtype=np.float32), zeros(3), zeros(1)
+    cpu.run(sum_over_grid, 3, 32, x, part, out, debug=True, order=order)
+    assert out[0] == x.sum()
+
+
+def test_grid_barrier_that_a_block_misses():
+    with pytest.raises(KernelFault, match="waits for the grid, but block 2 has ended") as caught:
+        interpret(not_all_blocks, 3, 32, zeros(3))
+    assert caught.value.kind == "deadlock"
+
+
+# Observers ---------------------------------------------------------------------------------------
+
+
+class Everything(Observer):
+    """Notes all that it is told."""
+
+    def begin(self, launch):
+        self.launch, self.told = launch, []
+
+    def block_begin(self, block):
+        self.told.append(("begin", block))
+
+    def block_end(self, block):
+        self.told.append(("end", block))
+
+    def allocate(self, memory, place):
+        self.told.append(("allocate", memory.space, memory.name, memory.size))
+
+    def access(self, site, kind, array, index, offset, place, value):
+        self.told.append((kind, site.source, array.name, index, offset, tuple(place), value))
+
+    def barrier(self, what, sites, places):
+        self.told.append((what, len(places)))
+
+    def warp(self, what, mask, sites, places):
+        self.told.append((what, mask, [p.thread for p in places]))
+
+    def fence(self, site, place):
+        self.told.append(("fence", tuple(place)))
+
+    def branch(self, site, place, taken):
+        self.told.append(("branch", site.source, place.thread, taken))
+
+
+@cuda.jit
+def of_everything(x):
+    s = cuda.shared.array(2, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t, 1]
+    cuda.syncthreads()
+    if t == 0:
+        cuda.threadfence()
+        cuda.atomic.add(x, (t, 0), s[1])
+    cuda.syncwarp(3)
+
+
+def test_observer_is_told_of_everything():
+    seen = Everything()
+    interpret(of_everything, 1, 2, np.array([[1, 2], [3, 4]], np.float32), observers=[seen])
+    assert tuple(seen.launch) == ("of_everything", (1, 1, 1), (2, 1, 1))
+    assert seen.told == [
+        ("begin", 0),
+        ("allocate", "shared", "s", 8),
+        ("load", "x[t, 1]", "x", (0, 1), 4, (0, 0), None),
+        ("store", "s[t]", "s", 0, 0, (0, 0), 2.0),
+        ("load", "x[t, 1]", "x", (1, 1), 12, (0, 1), None),
+        ("store", "s[t]", "s", 1, 4, (0, 1), 4.0),
+        ("syncthreads", 2),
+        ("branch", "t == 0", 0, True),
+        ("fence", (0, 0)),
+        ("load", "s[1]", "s", 1, 4, (0, 0), None),
+        ("atomic", "cuda.atomic.add(x, (t, 0), s[1])", "x", (0, 0), 0, (0, 0), None),
+        ("branch", "t == 0", 1, False),
+        ("syncwarp", 3, [0, 1]),
+        ("end", 0),
+    ]
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def of_integers(x, y):
+    """Where Python's integers and Numba's part."""
+    a, b = x[0], x[1]
+    y[0] = a * b
+    y[1] = (a * b) % 1000003
+    y[2] = int32(a)
+    y[3] = (uint32(a) * uint32(b)) >> 7
+    y[4] = ~uint32(a)
+    y[5] = uint32(3) - uint32(5)
+    y[6] = -7 // 2
+    y[7] = -7 % 3
+    y[8] = a << 40
+    y[9] = uint32(a) & 255
+    y[10] = int8(200)
+
+
+def test_integers_are_numbas():
+    x = np.array([(1 << 40) + 12345, (1 << 33) - 77], np.int64)
+    want, got = zeros(11, kind=np.int64), zeros(11, kind=np.int64)
+    cpu.run(of_integers, 1, 1, x, want)
+    interpret(of_integers, 1, 1, x, got)
+    assert got.tolist() == want.tolist()
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def divides(x):
+    x[0] = 1 // x[1]
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda: interpret(kernels.typed, 1, 32, zeros(3)), "takes 2 arguments (x, y), got 1"),
+    (lambda: interpret(kernels.typed, 0, 32, zeros(3), zeros(3)), "grid"),
+    (lambda: interpret(kernels.typed, 1, 32, zeros(3), zeros(3), order="random"), "order must be"),
+    (lambda: interpret(divides, 1, 1, zeros(2, kind=np.int64)), "`x[0] = 1 // x[1]`"),
+    (lambda: interpret(lambda x, y: x, 1, 1, zeros(1), zeros(1)), "lambda"),
+])  # fmt: skip
+def test_bad_input(call, text):
+    with pytest.raises(KernelError) as caught:
+        call()
+    assert text in str(caught.value)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-_LOW_64 = (1 << 64) - 1
 _TOP = 1 << 63
 
 
@@ -47,11 +46,46 @@ class Wrapped(int):
 
 
 class Unsigned(int):
-    """An unsigned integer of 64 bits."""
+    """An unsigned integer: what arithmetic gives has 64 bits.
+
+    Attributes:
+        bits: its width, which matters to `~` and `-` alone.
+    """
+
+    bits = 64
 
     def __new__(cls, value: Any = 0) -> Unsigned:
-        """The low 64 bits of `value`."""
-        return super().__new__(cls, int(value) & _LOW_64)
+        """The low bits of `value`."""
+        return super().__new__(cls, int(value) & (1 << cls.bits) - 1)
+
+    def __invert__(self) -> Unsigned:
+        return Unsigned(~int(self) & (1 << self.bits) - 1)
+
+    def __neg__(self) -> Unsigned:
+        return Unsigned(-int(self) & (1 << self.bits) - 1)
+
+
+class Unsigned8(Unsigned):
+    """Of 8 bits."""
+
+    bits = 8
+
+
+class Unsigned16(Unsigned):
+    """Of 16 bits."""
+
+    bits = 16
+
+
+class Unsigned32(Unsigned):
+    """Of 32 bits."""
+
+    bits = 32
+
+
+UNSIGNED = {8: Unsigned8, 16: Unsigned16, 32: Unsigned32, 64: Unsigned}
+# Types of indices of which nothing is to be said.
+PLAIN = frozenset([int, *UNSIGNED.values()])
 
 
 def _tainted(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
@@ -68,7 +102,7 @@ def _unsigned(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[A
         if not isinstance(other, int):
             return function(other, float(self)) if swapped else function(float(self), other)
         result = function(int(other), int(self)) if swapped else function(int(self), int(other))
-        return Unsigned(result) if type(other) is Unsigned else signed(result)
+        return Unsigned(result) if isinstance(other, Unsigned) else signed(result)
 
     return combine
 
@@ -88,8 +122,6 @@ for _name in ("add", "sub", "mul", "floordiv", "mod", "and_", "or_", "xor", "pow
         setattr(Unsigned, _method, _unsigned(getattr(operator, _name), _swapped))
 Unsigned.__lshift__ = _shift(operator.lshift)  # type: ignore[method-assign,assignment]
 Unsigned.__rshift__ = _shift(operator.rshift)  # type: ignore[method-assign,assignment]
-Unsigned.__invert__ = lambda self: Unsigned(~int(self))  # type: ignore[method-assign]
-Unsigned.__neg__ = lambda self: Unsigned(-int(self))  # type: ignore[method-assign]
 
 
 def product(a: Any, b: Any) -> Any:
@@ -127,7 +159,7 @@ def real(value: Any) -> Any:
 def number(value: Any) -> Any:
     """A NumPy scalar as the interpreter computes with it."""
     if isinstance(value, np.unsignedinteger):
-        return Unsigned(int(value))
+        return UNSIGNED[8 * value.itemsize](int(value))
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, np.bool_):
@@ -161,8 +193,8 @@ def _signed_cast(name: str, bits: int) -> Callable[..., Any]:
 
 
 def _unsigned_cast(bits: int) -> Callable[..., Any]:
-    low = (1 << bits) - 1
-    return lambda value=0: Unsigned(_integer(value) & low)
+    kind = UNSIGNED[bits]
+    return lambda value=0: kind(_integer(value))
 
 
 CASTS: dict[str, Callable[..., Any]] = {

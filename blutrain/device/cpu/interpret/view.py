@@ -10,7 +10,7 @@ import numpy as np
 from blutrain import dtypes
 from blutrain.device.cpu.interpret.events import Kind, Site, Space
 from blutrain.device.cpu.interpret.fault import KernelFault
-from blutrain.device.cpu.interpret.numbers import CASTS, Unsigned, Wrapped, number
+from blutrain.device.cpu.interpret.numbers import CASTS, PLAIN, Unsigned, Wrapped, number
 
 if TYPE_CHECKING:
     from blutrain.device.cpu.interpret.machine import Machine
@@ -145,13 +145,13 @@ class View:
             KernelFault: it is outside of the array.
         """
         kind = type(index)
-        if (kind is int or kind is Unsigned) and self._good == 1:
+        if kind in PLAIN and self._good == 1:
             if 0 <= index < self.shape[0]:
                 return index
         elif kind is tuple and len(index) == self._good:
             good = True
             for p, n in zip(index, self.shape):
-                if (type(p) is not int and type(p) is not Unsigned) or not 0 <= p < n:
+                if type(p) not in PLAIN or not 0 <= p < n:
                     good = False
                     break
             if good:
@@ -275,7 +275,7 @@ def _conversions(
     if kind == "u":
         cast = CASTS[data.dtype.name]
         return (
-            lambda place: Unsigned(data.item(place)),
+            lambda place: cast(data.item(place)),
             lambda place, value: data.__setitem__(place, int(cast(value))),
         )
     if kind == "b":
