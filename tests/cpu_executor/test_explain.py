@@ -352,7 +352,8 @@ def test_lanes_exchange_values():
 def test_the_blocks_that_are_executed():
     x, y = zeros(N), zeros(1000)
     assert bt.explain(copy_kernel, 4, 256, x, y).blocks == [(1, 0, 0)]
-    last = bt.explain(copy_kernel, 4, 256, x, y, blocks=[3])
+    last = bt.explain(copy_kernel, 4, 256, x, y, blocks=[3, (3, 0)])
+    assert last.blocks == [(3, 0, 0)]
     assert last.total.global_stores.bytes_asked == 4 * (1000 - 768)
     every = bt.explain(copy_kernel, 4, 256, x, y, blocks="all")
     assert every.grid_total.global_stores == GlobalTraffic(32, 4000, 125, 125)
