@@ -4,8 +4,8 @@
 
 A float16 has as many significant bits as a TF32, 11; E, one for a tile of 64 rows of 64 numbers,
 makes up for its range: it puts the tile's largest magnitude between 2^14 and 2^15. `high` with
-`low` has 22 bits of x, or an absolute error of 2^-40 of the tile's largest. And the tensor cores multiply
-halves at twice the rate of TF32, whichever way they lie in memory.
+`low` has 22 bits of x, or an absolute error of 2^-40 of the tile's largest. And the tensor cores
+multiply halves at twice the rate of TF32, whichever way they lie in memory.
 
 A float32 tile is two boxes of 64 rows by 32 columns as the copy engine writes them, a part of the
 result one of 64 rows by 64 columns: rows of 128 bytes, 16-byte piece p of row r at p ^ (r % 8). A
