@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import itertools
 import linecache
+import subprocess
 import sys
 import types as python_types
 from collections.abc import Iterator
@@ -236,6 +237,20 @@ def _with_source(text: str, scope: dict[str, Any], names: dict[str, Any] | None 
     exec(compile(text, file, "exec"), scope, names)
 
 
+def run_text(text: str) -> None:
+    """Run a program as numba-cuda's tests do in a Python of their own."""
+    install()
+    _with_source(text, {"__name__": "__main__"})
+
+
+def _run_code(self: Any, text: str) -> tuple[str, str]:
+    """Stands for a test's own: what a program writes to both of its streams."""
+    program = f"from cpu_executor import numba_host; numba_host.run_text({text!r})"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, done.stderr
+
+
 def import_tests(name: str) -> Any:
     """A module of numba-cuda's tests, in which a kernel that is made from text has a source."""
     spec = importlib.util.find_spec(f"numba.cuda.tests.cudapy.{name}")
@@ -244,6 +259,9 @@ def import_tests(name: str) -> Any:
     module.exec = _with_source  # type: ignore[attr-defined]
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
+    for value in list(vars(module).values()):
+        if hasattr(value, "run_code"):
+            value.run_code = _run_code
     return module
 
 

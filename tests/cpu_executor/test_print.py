@@ -23,6 +23,16 @@ def test_each_thread_prints_a_line(capfd):
 
 
 @cuda.jit
+def prints_tuples(pair):
+    print((1, pair), (cuda.threadIdx.x > 0,), cuda.blockDim)
+
+
+def test_tuples(capfd):
+    cpu.run(prints_tuples, 1, 1, (np.int32(-2), np.float32(0.5)))
+    assert capfd.readouterr().out == "(1, (-2, 0.500000)) (False,) (1, 1, 1)\n"
+
+
+@cuda.jit
 def prints_an_array(x):
     print(x)
 

@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_I8P, _I32, _I64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
+_I8P, _I32 = ir.IntType(8).as_pointer(), ir.IntType(32)
 
 
 @functools.cache
@@ -27,9 +27,7 @@ def printer(pieces: tuple[str | None, ...]) -> Any:
 
     def typed(typing_context: Any, *given: Any) -> Any:
         kinds = [types.unliteral(k) for k in given]
-        if not all(isinstance(k, types.Number | types.Boolean) for k in kinds):
-            return None
-        if any(isinstance(k, types.Complex) for k in kinds):
+        if not all(map(_is_printable, kinds)):
             return None
 
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -42,32 +40,49 @@ def printer(pieces: tuple[str | None, ...]) -> Any:
     return intrinsic(typed)
 
 
+def _is_printable(kind: types.Type) -> bool:
+    """Whether a value is a number, or a tuple of such values."""
+    if isinstance(kind, types.BaseTuple):
+        return all(map(_is_printable, kind))
+    return isinstance(kind, types.Number | types.Boolean) and not isinstance(kind, types.Complex)
+
+
 def _line(
     context: Any, builder: Any, pieces: tuple[str | None, ...], values: list[tuple[Any, Any]]
 ) -> None:
     """Call printf once, and flush: what Python prints afterwards comes afterwards."""
-    formats, operands, left = [], [], iter(values)
+    formats: list[str] = []
+    operands: list[Any] = []
+    left = iter(values)
     for piece in pieces:
-        if piece is not None:
-            formats.append(piece.replace("%", "%%"))
-            continue
-        value, kind = next(left)
-        if isinstance(kind, types.Boolean):
-            flag = context.cast(builder, value, kind, types.boolean)
-            flag = builder.trunc(flag, ir.IntType(1)) if flag.type.width > 1 else flag
-            yes, no = (context.insert_const_string(builder.module, w) for w in ("True", "False"))
-            formats.append("%s")
-            operands.append(builder.select(flag, yes, no))
-        elif isinstance(kind, types.Float):
-            formats.append("%f")
-            operands.append(context.cast(builder, value, kind, types.float64))
+        if piece is None:
+            formats.append(_format(context, builder, *next(left), operands))
         else:
-            formats.append("%lld" if kind.signed else "%llu")
-            wide = types.int64 if kind.signed else types.uint64
-            operands.append(context.cast(builder, value, kind, wide))
+            formats.append(piece.replace("%", "%%"))
     module = builder.module
     text = context.insert_const_string(module, " ".join(formats) + "\n")
     printf = ir.FunctionType(_I32, [_I8P], var_arg=True)
     builder.call(cgutils.get_or_insert_function(module, printf, "printf"), [text, *operands])
     fflush = cgutils.get_or_insert_function(module, ir.FunctionType(_I32, [_I8P]), "fflush")
     builder.call(fflush, [ir.Constant(_I8P, None)])
+
+
+def _format(context: Any, builder: Any, value: Any, kind: Any, operands: list[Any]) -> str:
+    """C's format of a value; appends what printf is to be given for it."""
+    if isinstance(kind, types.BaseTuple):
+        parts = cgutils.unpack_tuple(builder, value, len(kind))
+        inner = [_format(context, builder, p, k, operands)
+                 for p, k in zip(parts, kind, strict=True)]  # fmt: skip
+        return f"({inner[0]},)" if len(inner) == 1 else f"({', '.join(inner)})"
+    if isinstance(kind, types.Boolean):
+        flag = context.cast(builder, value, kind, types.boolean)
+        flag = builder.trunc(flag, ir.IntType(1)) if flag.type.width > 1 else flag
+        yes, no = (context.insert_const_string(builder.module, w) for w in ("True", "False"))
+        operands.append(builder.select(flag, yes, no))
+        return "%s"
+    if isinstance(kind, types.Float):
+        operands.append(context.cast(builder, value, kind, types.float64))
+        return "%f"
+    wide = types.int64 if kind.signed else types.uint64
+    operands.append(context.cast(builder, value, kind, wide))
+    return "%lld" if kind.signed else "%llu"

@@ -98,6 +98,8 @@ def position(path: str, program: Program) -> ast.expr | None:
         return expression("_t" if program.n_threads == WARP else "_lane")
     if path == "warpsize":
         return ast.Constant(WARP)
+    if not axis and root in ("threadIdx", "blockIdx", "blockDim", "gridDim"):
+        return ast.Tuple([position(f"{root}.{k}", program) for k in "xyz"], ast.Load())  # type: ignore[misc]
     if axis not in ("x", "y", "z") or len(axis) != 1:
         return None
     k = "xyz".index(axis)
