@@ -1,9 +1,14 @@
 """PTX intrinsics in kernels that run on the CPU, against NumPy."""
 
+import importlib
+import pkgutil
+import re
+
 import numpy as np
 import pytest
 from numba import cuda, float32, int32, int64, types
 
+from blutrain.cuda_kernels import ptx
 from blutrain.cuda_kernels.ptx import copy, half_pairs, mma
 from blutrain.cuda_kernels.ptx.address import global_address, shared_address
 from blutrain.cuda_kernels.ptx.barrier import (
@@ -17,7 +22,9 @@ from blutrain.cuda_kernels.ptx.tma import tma_load
 from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 from blutrain.device import cpu
 from blutrain.device.cpu.cache import describe
+from blutrain.device.cpu.ptx.instructions import meaning_of
 from blutrain.device.cpu.ptx.lanes import of_warp
+from blutrain.device.cpu.ptx.parse import NotOnTheCpu, parse
 from blutrain.errors import KernelError
 
 mma_tf32, mma_bf16, mma_f16 = mma.mma_tf32, mma.mma_bf16, mma.mma_f16
@@ -309,3 +316,26 @@ def test_instructions_of_one_name_are_kept_apart():
     lanes = {describe(of_warp(f)) for f in (mma_bf16, mma_f16, mma_tf32, load_4, load_4_turned)}
     assert len(described) == len(lanes) == 5
     assert of_warp(round_tf32) is None
+
+
+def all_instructions():
+    for module in pkgutil.iter_modules(ptx.__path__):
+        members = vars(importlib.import_module(f"{ptx.__name__}.{module.name}"))
+        yield from ((n, f) for n, f in members.items() if hasattr(f, "ptx"))
+
+
+def test_every_instruction_has_a_meaning_or_a_reason_for_none():
+    known, refused = set(), {}
+    for name, function in all_instructions():
+        if of_warp(function) is not None:
+            known.add(name)
+            continue
+        try:
+            for statement in parse(function.ptx[0])[1]:
+                meaning_of(statement)
+            known.add(name)
+        except NotOnTheCpu as error:
+            refused[name] = str(error)
+    assert {"mma_tf32", "round_tf32", "pack_bf16", "load_shared_quad"} <= known
+    assert {"tma_load", "mbarrier_wait", "warpgroup_barrier"} <= set(refused)
+    assert [r for r in refused.items() if not re.match(r"`[\w.:]+`: [a-z]", r[1])] == []

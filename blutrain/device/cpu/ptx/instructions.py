@@ -30,7 +30,12 @@ _MEANINGS: dict[str, Meaning] = {
 }  # fmt: skip
 
 
-def _meaning(s: Statement) -> Meaning:
+def meaning_of(s: Statement) -> Meaning:
+    """The function that lowers a statement.
+
+    Raises:
+        NotOnTheCpu: there is none.
+    """
     found = _MEANINGS.get(s.parts[0]) or _MEANINGS.get(".".join(s.parts[:3]))
     if found is None:
         raise refusal(s.opcode)
@@ -43,4 +48,4 @@ def assembly(builder: Any, window: Callable[[], Any], inline: Any, values: Any) 
     Raises:
         NotOnTheCpu: an instruction has no meaning on the CPU.
     """
-    return lower(builder, window, _meaning, inline, values)
+    return lower(builder, window, meaning_of, inline, values)
