@@ -10,6 +10,7 @@ the diff of the table.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -20,7 +21,8 @@ import numpy as np
 import blutrain as bt
 from blutrain.autograd import registry
 from blutrain.autograd.registry import OPS, Op
-from blutrain.cuda_kernels.matmul import sm90
+from blutrain.cuda_kernels.attention import sm90 as attention_sm90
+from blutrain.cuda_kernels.matmul import sm90 as matmul_sm90
 from blutrain.device import Launched, recording
 from blutrain.device.cuda.compile import ComputeCapability
 from blutrain.device.cuda.ptxas import Assembled, check
@@ -80,16 +82,23 @@ def lines(name: str, dtype: str) -> list[str]:
     return sorted({entry.line for entry in entries(name, dtype)})
 
 
-def tuned(kernel: Any, argument_types: tuple[Any, ...]) -> Entry:
-    """A kernel of `sm90.kernels()`: of one architecture alone, no sample launches it here."""
+def tuned_kernels() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """(op, kernel, argument types) of what is made for sm_90a alone."""
+    for op, module in (("attention", attention_sm90), ("matmul", matmul_sm90)):
+        for kernel, argument_types in module.kernels():
+            yield op, kernel, argument_types
+
+
+def tuned(op: str, kernel: Any, argument_types: tuple[Any, ...]) -> Entry:
+    """One of the tuned kernels, which no sample launches here."""
     launched = Launched(kernel, (kernel.threads, 1, 1), argument_types)
     seen = check(kernel, argument_types, SM_90A)
-    return Entry(f"matmul: {kernel.case}", launched, SM_90A, seen)
+    return Entry(f"{op}: {kernel.case}", launched, SM_90A, seen)
 
 
 def main() -> None:
     """Write the table."""
-    rows = [tuned(*entry).line for entry in sm90.kernels()]
+    rows = [tuned(*kernel).line for kernel in tuned_kernels()]
     with ProcessPoolExecutor() as pool:
         for dtype in ARCHITECTURES:
             for found in pool.map(lines, OPS, repeat(dtype)):

@@ -117,11 +117,11 @@ def dkv_kernel_sm90(form: Form) -> Any:
         cuda.syncthreads()  # all know of the barriers
         n_parts, n_queries = int32(n_parts), int32(n_queries)
         n_heads, n_keys, size = int32(dk.shape[1]), int32(dk.shape[2]), int32(dk.shape[3])
-        n_matrices = int32(dk.shape[0] * n_heads)
         offset = int32(n_keys - n_queries) if causal else int32(0)
 
         if t < int32(N_LOADERS):
             give_registers()
+            n_matrices = int32(dk.shape[0] * n_heads)
             sizes = (n_matrices, n_heads, n_keys, n_queries, offset, causal)
             maps = (map_k, map_v, map_q, map_dy)
             load_all(base, maps, global_address(lse), global_address(delta), sizes, n_parts)
@@ -135,14 +135,17 @@ def dkv_kernel_sm90(form: Form) -> Any:
             dp = cuda.local.array(32, float32)
             out_k = cuda.local.array(32, float32)
             out_v = cuda.local.array(32, float32)
-            n_turns = turns_of(n_matrices, n_keys, n_parts)
             turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
-            while turn < n_turns:
+            while turn < turns_of(
+                int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts
+            ):
                 base = same_again(base)
                 turn, matrix, row0 = turn_from(turn, same_again(n_keys), n_parts)
-                if turn >= n_turns:
+                if turn >= turns_of(
+                    int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts
+                ):
                     break
                 first_row = int32(row0 + group * int32(TILE))
                 tile, end = tiles_of(row0, n_queries, offset, causal)
@@ -250,22 +253,24 @@ def dkv_kernel_sm90(form: Form) -> Any:
 
                     # dv += pᵀ dy, dk += dsᵀ q
                     queries = same_again(base) + int32(at_stream) + place * int32(tile_bytes)
-                    less_v = power_of_two(dy_exponent - dy_now)
-                    less_k = power_of_two(before - unit - q_now)
                     tile_dy = queries + int32(tile_bytes)
                     if split:
                         gradient(dp, weights, tile_dy)
+                        less_v = power_of_two(dy_exponent - dy_now)
                         wait()
                         settle(dp)
                         for e in range(32):
                             out_v[e] = out_v[e] * less_v + dp[e]
                         pack_left(weights, s)
                         gradient(dp, weights, queries)
+                        less_k = power_of_two(before - unit - q_now)
                         wait()
                         settle(dp)
                         for e in range(32):
                             out_k[e] = out_k[e] * less_k + dp[e]
                     else:
+                        less_v = power_of_two(dy_exponent - dy_now)
+                        less_k = power_of_two(before - unit - q_now)
                         if scaled and (less_v != float32(1) or less_k != float32(1)):
                             for e in range(32):
                                 out_v[e] *= less_v
@@ -318,6 +323,6 @@ def dkv_kernel_sm90(form: Form) -> Any:
                                 store_pair(at_v + place_j, out_v[e] * v_unit, out_v[e + 1] * v_unit)
                 turn = next_turn(turn, n_parts)
 
-    attention_dkv_sm90_kernel.shared = shared.n_bytes
+    attention_dkv_sm90_kernel.shared, attention_dkv_sm90_kernel.threads = shared.n_bytes, THREADS
     attention_dkv_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_dkv_sm90_kernel

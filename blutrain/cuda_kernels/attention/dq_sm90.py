@@ -325,6 +325,6 @@ def dq_kernel_sm90(form: Form) -> Any:
                                 )
                 turn = next_turn(turn, n_parts)
 
-    attention_dq_sm90_kernel.shared = shared.n_bytes
+    attention_dq_sm90_kernel.shared, attention_dq_sm90_kernel.threads = shared.n_bytes, THREADS
     attention_dq_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_dq_sm90_kernel

@@ -308,6 +308,9 @@ def forward_kernel_sm90(form: Form) -> Any:
                             store_float(log_sums + int64(r) * int64(4), value)
                 turn = next_turn(turn, n_parts)
 
-    attention_forward_sm90_kernel.shared = shared.n_bytes
+    attention_forward_sm90_kernel.shared, attention_forward_sm90_kernel.threads = (
+        shared.n_bytes,
+        THREADS,
+    )
     attention_forward_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_forward_sm90_kernel
