@@ -102,9 +102,12 @@ def gemm_few_rows(p: Problem) -> None:
     most_rows = 1
     while most_rows < n_rows:
         most_rows *= 2
+    arrays = [
+        Array(t.pointer, t.shape, (4 * t.strides[0], 4 * t.strides[1]), t.dtype, "A", t)
+        for t in (p.a, p.b, p.out)
+    ]
     # Without a bias any array of its type will do: it is not read.
     bias = Array(p.out.pointer, (1,), (4,), p.out.dtype, "C") if p.bias is None else dense(p.bias)
     grid = blocks_for(n_cols, WARPS * COLUMNS)
     kernel = few_rows_kernel(most_rows)
-    arrays = [t.array() for t in (p.a, p.b, p.out)]
     launch(kernel, grid, THREADS, arrays[0], arrays[1], bias, arrays[2], p.bias is not None)

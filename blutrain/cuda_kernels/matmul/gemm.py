@@ -16,8 +16,7 @@ step is enough. A thread's rows and columns come in groups of four, the groups o
 threads side by side: a warp's reads are 16 bytes wide and free of bank conflicts. The finished
 tile goes through shared memory once more, so that neighbouring threads store neighbouring columns.
 
-Where the tiles are too few to fill a GPU and K is long, chunks of K run as a batch and a second
-kernel adds up their results, again in a fixed order.
+Long sums over few tiles are cut along K (`batches.py`).
 
 FLOPs: 2 M N K. Elements read: M N K (1/tile.m + 1/tile.n), most of them from the L2 cache.
 
@@ -27,21 +26,26 @@ warp's tile is CUTLASS's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cuda, float32, float64, uint32
 
 from blutrain import dtypes
 from blutrain.autograd.registry import variant
-from blutrain.cuda_kernels.common import BLOCK, blocks_for
 from blutrain.cuda_kernels.elementwise.copy import dense
+from blutrain.cuda_kernels.matmul.batches import (
+    ENOUGH_TILES,
+    LARGE,
+    SMALL,
+    Tile,
+    multiply_batches,
+    n_tiles_of,
+)
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.device import launch
 from blutrain.device.array import Array
-from blutrain.tensor import Tensor, empty
+from blutrain.tensor import Tensor
 
 # A warp is 4 threads tall and 8 wide.
 LANES_M, LANES_N = 4, 8
@@ -50,30 +54,6 @@ STRIP = 8
 # One group of four in front of each row of a shared array: it spreads the rows over the banks, and
 # keeps LLVM from writing a group's offsets as `or`, which its vectoriser does not look through.
 PAD = 4
-
-
-class Tile(NamedTuple):
-    """How the work is cut: a block's tile of `out`, its step along K, and a thread's share."""
-
-    m: int
-    n: int
-    k: int
-    thread_m: int
-    thread_n: int
-
-    @property
-    def threads(self) -> int:
-        """Threads a block."""
-        return self.m * self.n // (self.thread_m * self.thread_n)
-
-
-LARGE = Tile(128, 128, 16, 8, 8)
-SMALL = Tile(64, 64, 16, 4, 4)
-
-# Fewer large tiles than this leave too many of a big GPU's processors idle: small ones then.
-ENOUGH_TILES = 64
-# A long sum over few tiles (a weight's gradient) is cut into chunks of K that run side by side.
-MIN_CHUNK = 512
 
 
 @cache
@@ -219,129 +199,22 @@ def gemm_kernel(tile: Tile, real: Any, a_along_k: bool, b_along_n: bool) -> Any:
     return matmul_kernel
 
 
-@cuda.jit
-def sum_chunks_kernel(
-    partial,  # (n_chunks, M, N)
-    out,  # (1, 1, M, N)
-):
-    """One thread an element: add the chunks' products in order."""
-    i = cuda.grid(1)
-    n_chunks, n_rows, n_cols = partial.shape
-    if i >= n_rows * n_cols:
-        return
-    row = i // n_cols
-    col = i % n_cols
-    total = partial[0, row, col]
-    for chunk in range(1, n_chunks):
-        total += partial[chunk, row, col]
-    out[0, 0, row, col] = total
-
-
 @variant("matmul", name="portable")
 def gemm(p: Problem) -> None:
     """The product with CUDA cores, as `Problem` states it."""
-    a, b, out, bias, transpose_a, transpose_b = p
-    if out.size == 0:
-        return
-    extents, steps = merged_batch((a, b, out))
-    matrices = (matrix_of(a, transpose_a), matrix_of(b, transpose_b), matrix_of(out, False))
-    for index in product(*map(range, extents[:-2])):
-        windows = []
-        for t, step, (shape, strides) in zip((a, b, out), steps, matrices):
-            itemsize = t.dtype.itemsize
-            pointer = t.pointer + itemsize * sum(i * s for i, s in zip(index, step))
-            in_bytes = tuple([s * itemsize for s in (*step[-2:], *strides)])
-            windows.append(Array(pointer, (*extents[-2:], *shape), in_bytes, t.dtype, "A", t))
-        _multiply(windows[0], windows[1], windows[2], bias)
+    multiply_batches(p, launch_portable)
 
 
-def matrix_of(t: Tensor, transpose: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The last two extents and strides, swapped on demand."""
-    if transpose:
-        return t.shape[:-3:-1], t.strides[:-3:-1]
-    return t.shape[-2:], t.strides[-2:]
-
-
-def merged_batch(operands: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
-    """The batch's extents and each operand's strides along them, in as few dimensions as can be.
-
-    Returns:
-        At least two extents; for every operand as many strides, 0 where it is broadcast.
-    """
-    batch = operands[-1].shape[:-2]
-    steps = []
-    for t in operands:
-        own = [0 if n == 1 else s for n, s in zip(t.shape[:-2], t.strides)]
-        steps.append([0] * (len(batch) - len(own)) + own)
-    extents: list[int] = [1, 1]
-    merged: list[list[int]] = [[0, 0] for _ in operands]
-    for d, n in enumerate(batch):
-        if n == 1:
-            continue
-        if extents[-1] > 1 and all(m[-1] == s[d] * n for m, s in zip(merged, steps)):
-            extents[-1] *= n
-            for m, s in zip(merged, steps):
-                m[-1] = s[d]
-        else:
-            extents.append(n)
-            for m, s in zip(merged, steps):
-                m.append(s[d])
-    first = min(len(extents) - 2, 2)  # drop the two of extent 1 as far as others stand in
-    return extents[first:], [m[first:] for m in merged]
-
-
-def _multiply(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
-    """One batch of products, with K in chunks where that fills the device better."""
-    n_chunks = 1 if bias is not None else _n_chunks(out.shape, a.shape[3])
-    if n_chunks == 1:
-        _launch(a, b, out, bias)
-        return
-    n_rows, n_cols = out.shape[2:]
-    partial = empty((n_chunks, n_rows, n_cols), a.dtype.compute)
-    chunks = partial.array(1, n_chunks, n_rows, n_cols)
-    _launch(_chunked(a, 3, n_chunks), _chunked(b, 2, n_chunks), chunks, None)
-    launch(sum_chunks_kernel, blocks_for(n_rows * n_cols), BLOCK, partial, out)
-
-
-def _n_chunks(shape: tuple[int, ...], n_inner: int) -> int:
-    """Into how many equal chunks to cut K: a power of two, 1 where the tiles are enough."""
-    n_chunks = 1
-    n_tiles = _n_tiles(shape, LARGE)
-    if shape[0] * shape[1] > 1:
-        return 1
-    while (
-        n_tiles * n_chunks < ENOUGH_TILES
-        and n_inner % (2 * n_chunks) == 0
-        and n_inner // (2 * n_chunks) >= MIN_CHUNK
-    ):
-        n_chunks *= 2
-    return n_chunks
-
-
-def _chunked(t: Array, axis: int, n_chunks: int) -> Array:
-    """The one matrix of `t` as a batch: its `axis` in `n_chunks` equal parts, the parts inner."""
-    size = t.shape[axis] // n_chunks
-    shape = [t.shape[0], n_chunks, *t.shape[2:]]
-    strides = [t.strides[0], size * t.strides[axis], *t.strides[2:]]
-    shape[axis] = size
-    return Array(t.pointer, tuple(shape), tuple(strides), t.dtype, "A", t.owner)
-
-
-def _n_tiles(shape: tuple[int, ...], tile: Tile) -> int:
-    outer, inner, n_rows, n_cols = shape
-    return outer * inner * blocks_for(n_rows, tile.m) * blocks_for(n_cols, tile.n)
-
-
-def _launch(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
+def launch_portable(a: Array, b: Array, out: Array, bias: Tensor | None) -> None:
     """Choose the tile and launch."""
     real = float64 if a.dtype is dtypes.float64 else float32
-    wide = min(out.shape[2:]) > SMALL.m and _n_tiles(out.shape, LARGE) >= ENOUGH_TILES
+    wide = min(out.shape[2:]) > SMALL.m and n_tiles_of(out.shape, LARGE) >= ENOUGH_TILES
     tile = LARGE if wide and real is float32 else SMALL
     a_along_k = abs(a.strides[3]) <= abs(a.strides[2])
     b_along_n = abs(b.strides[3]) <= abs(b.strides[2])
     launch(
         gemm_kernel(tile, real, a_along_k, b_along_n),
-        _n_tiles(out.shape, tile),
+        n_tiles_of(out.shape, tile),
         tile.threads,
         a,
         b,

@@ -30,7 +30,12 @@ import numpy as np
 from blutrain.autograd.registry import Invalid, Op, Sample, apply, choose, register, variant
 from blutrain.autograd.tape import Context
 from blutrain.cuda_kernels.elementwise.copy import dense
-from blutrain.cuda_kernels.matmul import few_rows, gemm, sm90  # noqa: F401  they register variants
+
+# These register variants, each of which is tried before those that came earlier.
+from blutrain.cuda_kernels.matmul import gemm_pipelined, sm90  # noqa: F401
+
+# isort: split
+from blutrain.cuda_kernels.matmul import few_rows  # noqa: F401
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.reduction.sum import sum_to_shape
 from blutrain.cuda_kernels.validate import check_dtype, check_floating

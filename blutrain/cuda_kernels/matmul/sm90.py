@@ -28,13 +28,14 @@ from blutrain.cuda_kernels.common import blocks_for, sm90_multiprocessors
 from blutrain.cuda_kernels.elementwise.cast import convert
 from blutrain.cuda_kernels.elementwise.copy import dense
 from blutrain.cuda_kernels.matmul import gemm_direct_sm90, gemm_float32_sm90
+from blutrain.cuda_kernels.matmul.batches import matrix_of, merged_batch
 from blutrain.cuda_kernels.matmul.choice_sm90 import (
     DIRECT_CUTS,
     FLOAT_CUTS,
     Choice,
     best_choice,
 )
-from blutrain.cuda_kernels.matmul.gemm import gemm, matrix_of, merged_batch
+from blutrain.cuda_kernels.matmul.gemm import gemm
 from blutrain.cuda_kernels.matmul.problem import Problem
 from blutrain.cuda_kernels.matmul.tiles_sm90 import BOX_ROWS, ROW
 from blutrain.cuda_kernels.matmul.transposed import transpose
@@ -80,6 +81,7 @@ class Plan(NamedTuple):
         maps: of A, B and out.
         sizes: (rows, columns, K, matrices) of what the kernel does.
         shares: (steps of the shared tiles that each block does, blocks that do one more).
+        placed: by the addresses of A, B and out, those of their tensor maps.
     """
 
     kernel: Any
@@ -89,6 +91,7 @@ class Plan(NamedTuple):
     maps: tuple[Map, Map, Map]
     sizes: tuple[int, int, int, int]
     shares: tuple[int, int]
+    placed: dict[tuple[int, int, int], tuple[int, ...]]
 
 
 # What flags of shared tiles hold: a number that nothing else in memory is likely to be.
@@ -168,7 +171,7 @@ def _make_plan(p: Problem, precision: str, n_multiprocessors: int) -> Plan | Non
     )  # fmt: skip
     sizes = (a.rows, b.rows, n_inner, n_batch)
     shares = divmod(choice.n_shared * blocks_for(n_inner, ROW // size), choice.grid)
-    return Plan(kernel, choice, swapped, transposed, maps, sizes, shares)
+    return Plan(kernel, choice, swapped, transposed, maps, sizes, shares, {})
 
 
 def kernels() -> Iterator[tuple[Any, tuple[Any, ...]]]:
@@ -254,13 +257,12 @@ def gemm_sm90(p: Problem) -> None:
     if plan is None:  # the rounded operands are dense, so K or N is no multiple of 8
         gemm(p._replace(a=convert(p.a, p.out.dtype), b=convert(p.b, p.out.dtype)))
         return
-    from blutrain.device.cuda.tensor_map import tensor_map
-
     cut, grid, n_shared = plan.choice
     a, b = (p.b, p.a) if plan.swapped else (p.a, p.b)
     if plan.transposed:
         b = _transposed(b, plan)
-    maps = (tensor_map(t.pointer, *m) for t, m in zip((a, b, p.out), plan.maps, strict=True))
+    addresses = a.pointer, b.pointer, p.out.pointer
+    maps = plan.placed.get(addresses) or _place_maps(plan, addresses)
     bias = 0 if p.bias is None else dense(p.bias).pointer
     held = empty((grid * cut.part // 4,), dtypes.float32) if n_shared else None
     parts = 0 if held is None else held.pointer
@@ -269,6 +271,15 @@ def gemm_sm90(p: Problem) -> None:
         next(_numbers),
         shared=plan.kernel.shared,
     )  # fmt: skip
+
+
+def _place_maps(plan: Plan, addresses: tuple[int, int, int]) -> tuple[int, ...]:
+    """The device addresses of the tensor maps of operands at these addresses."""
+    from blutrain.device.cuda.tensor_map import tensor_map
+
+    maps = tuple([tensor_map(x, *m) for x, m in zip(addresses, plan.maps, strict=True)])
+    plan.placed[addresses] = maps
+    return maps
 
 
 def _transposed(t: Tensor, plan: Plan) -> Tensor:
