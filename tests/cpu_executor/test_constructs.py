@@ -181,6 +181,22 @@ def short_atomic(x):
 
 
 @cuda.jit
+def barrier_as_value(x):
+    y = cuda.syncthreads()
+    x[0] = y
+
+
+@cuda.jit(device=True)
+def _gives_nothing(v):
+    v += 1
+
+
+@cuda.jit
+def value_of_nothing(x):
+    x[0] = _gives_nothing(x[1])
+
+
+@cuda.jit
 def gives_back(x):
     return x
 
@@ -216,6 +232,8 @@ CONSTRUCTS = {
     no_mask: (2, r"cuda.shfl_sync takes \(mask, value, lane\), got cuda.shfl_sync\(x\[0\]\)"),
     no_axes: (2, r"cuda.grid takes 1, 2 or 3, got cuda.grid\(\)"),
     short_atomic: (2, r"atomic_add does not take \(array\(float32, 1d, C\), int64\)"),
+    barrier_as_value: (2, "a barrier gives nothing; make it a statement of its own"),
+    value_of_nothing: (2, "the device function that is called gives no value"),
     gives_back: (2, "a kernel returns nothing; store the result in an array"),
 }
 

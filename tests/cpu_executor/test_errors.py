@@ -123,6 +123,13 @@ def test_geometry(grid, block, options, says):
 def test_arguments():
     with pytest.raises(DTypeError, match="must be a NumPy array or a scalar, got list"):
         cpu.run(fine, 1, 32, [1.0])
+    with pytest.raises(
+        DTypeError, match="an int must fit into 64 bits, got 1180591620717411303424"
+    ):
+        cpu.run(fine, 1, 32, 2**70)
+    for dtype in (object, ">f4", np.longdouble):
+        with pytest.raises(DTypeError, match="fine: no kernel takes an array of this dtype, got"):
+            cpu.run(fine, 1, 32, np.zeros(3, dtype))
     with pytest.raises(KernelError, match=r"kernel fine: takes 1 arguments \(x\), got 2"):
         cpu.run(fine, 1, 32, X, X)
 

@@ -235,6 +235,8 @@ class Kinds:
         value = self.value_of(node.id)
         if value is None:
             if self._final and node.id not in self.assigned:
+                if node.id.startswith("_result"):
+                    raise TypingError(node, "the device function that is called gives no value")
                 raise TypingError(node, f"name {node.id!r} is not defined")
             return None
         if isinstance(value, list | dict | set):
@@ -316,7 +318,8 @@ class Kinds:
                 return method
         function = self.value_of(node.func.id) if isinstance(node.func, ast.Name) else None
         if function is None:
-            raise TypingError(node, f"{ast.unparse(node.func)} is not a function that is known")
+            wrong = f"{ast.unparse(node.func).removeprefix('g_')} is not a function that is known"
+            raise TypingError(node, wrong)
         if function in _NEVER:
             wrong = f"{ast.unparse(node)} cannot be in a kernel; use a shared or local array"
             raise TypingError(node, wrong)

@@ -86,6 +86,8 @@ class Normaliser(Expressions):
             except (ValueError, TypeError, AttributeError, LookupError) as error:
                 why = f"this cannot be in a kernel ({type(error).__name__}: {error}); rewrite it"
                 self.source.fail_at(s.lineno, why)
+            if any(_has_barrier(m) for m in made):
+                self.source.fail(s, "a barrier gives nothing; make it a statement of its own")
             mark = len(out)
             out += self.before
             self.before = outer
@@ -274,6 +276,15 @@ class Normaliser(Expressions):
         old = self._hold(load)
         self.before += late
         return [ast.Assign([target], ast.BinOp(old, s.op, value))]
+
+
+def _has_barrier(s: ast.stmt) -> bool:
+    """Whether a statement's own expressions, not those of statements in it, hold a barrier."""
+    if isinstance(s, ast.Expr) and called(s.value) == "__barrier":
+        return False
+    nested = isinstance(s, ast.If | ast.For | ast.While)
+    own = (s.iter if isinstance(s, ast.For) else s.test) if nested else s  # type: ignore[attr-defined]
+    return any(called(n) == "__barrier" for n in walk(own))
 
 
 def _is_none(value: ast.expr | None) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import struct
 from typing import Any
 
 import numpy as np
 from numba import typeof, types
+from numba.core.errors import NumbaError
 from numba.np.numpy_support import from_dtype
 
 from blutrain.device import arguments as packing
@@ -66,6 +68,21 @@ def run(
     compiled.run(grid3, shared, buffer.ctypes.data)
 
 
+def _element(where: str, array: np.ndarray[Any, Any]) -> types.Type:
+    """The Numba type of an array's elements.
+
+    Raises:
+        DTypeError: no kernel takes such elements.
+    """
+    try:
+        kind = from_dtype(array.dtype)
+    except NumbaError:
+        kind = types.pyobject
+    if kind == types.pyobject:
+        raise DTypeError(message(where, "no kernel takes an array of this dtype", array.dtype))
+    return kind
+
+
 def pack_argument(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any, Any]]:
     """The Numba type of an argument of a kernel, and its slots."""
     if isinstance(argument, np.ndarray):
@@ -74,12 +91,15 @@ def pack_argument(where: str, argument: Any) -> tuple[types.Type, np.ndarray[Any
             kind: types.Type = HalfArray("float16", argument.ndim, layout)
         else:
             aligned = argument.flags.aligned
-            kind = types.Array(from_dtype(argument.dtype), argument.ndim, layout, aligned=aligned)
+            kind = types.Array(_element(where, argument), argument.ndim, layout, aligned=aligned)
         fields = [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
         return kind, np.array([*fields, *argument.shape, *argument.strides], np.int64)
     if type(argument) in packing.SCALARS:
         key = packing.type_of(argument, where)
-        packed = packing.slots([key]).pack(argument)
+        try:
+            packed = packing.slots([key]).pack(argument)
+        except struct.error:
+            raise DTypeError(message(where, "an int must fit into 64 bits", argument)) from None
         return packing.numba_type(key), np.frombuffer(packed, np.int64)
     if argument is None:
         return types.none, np.zeros(0, np.int64)
