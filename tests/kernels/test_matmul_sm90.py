@@ -61,6 +61,17 @@ def test_every_block_has_a_share_or_flags_would_be_awaited_for_ever():
                 assert share > 0 or made.choice.n_shared == 0
 
 
+def test_what_is_transposed_is_read_where_it_lies():
+    memory = bt.zeros((3, 5, 256, 64))
+    a, b = memory[:, 1:2], bt.zeros((3, 1, 256, 96))  # a's matrices are 5 × 256 × 64 apart
+    problem = Problem(a, b, bt.zeros((3, 1, 64, 96)), None, True, False)
+    made = sm90._make_plan(problem, "tf32", N_MULTIPROCESSORS)
+    assert made.swapped  # so that B is a, the smaller
+    assert made.transposed.batch_pitch == 5 * 256 * 64 * 4
+    assert made.transposed.pitch == 64 * 4
+    assert made.maps[1].strides == (256 * 4, 64 * 256 * 4)
+
+
 def test_of_two_float32_operands_across_k_the_smaller_is_transposed():
     made = plan((16384, 768), (16384, 3072), True, False)
     assert made.transposed and made.swapped  # the first operand is the smaller

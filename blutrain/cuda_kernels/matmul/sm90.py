@@ -77,7 +77,7 @@ class Plan(NamedTuple):
         kernel: which one.
         choice: the cut and who does what.
         swapped: A and B have changed places, and the transpose is stored.
-        transposed: B is to be transposed in memory first.
+        transposed: B as it lies, where it is to be transposed in memory first.
         maps: of A, B and out.
         sizes: (rows, columns, K, matrices) of what the kernel does.
         shares: (steps of the shared tiles that each block does, blocks that do one more).
@@ -87,7 +87,7 @@ class Plan(NamedTuple):
     kernel: Any
     choice: Choice
     swapped: bool
-    transposed: bool
+    transposed: Operand | None
     maps: tuple[Map, Map, Map]
     sizes: tuple[int, int, int, int]
     shares: tuple[int, int]
@@ -142,8 +142,9 @@ def _make_plan(p: Problem, precision: str, n_multiprocessors: int) -> Plan | Non
         return None
     if swapped:
         a, b = b, a
-    transposed = size == 4 and not b.along_k
-    if transposed:
+    transposed = None
+    if size == 4 and not b.along_k:
+        transposed = b
         pitch = -(-n_inner // 4) * 16
         b = Operand(True, b.rows, pitch, b.rows * pitch)
     n_products = 3 if size == 4 and precision == "tf32x3" else 1
@@ -260,7 +261,7 @@ def gemm_sm90(p: Problem) -> None:
     cut, grid, n_shared = plan.choice
     a, b = (p.b, p.a) if plan.swapped else (p.a, p.b)
     if plan.transposed:
-        b = _transposed(b, plan)
+        b = _transposed(b, plan.transposed, plan)
     addresses = a.pointer, b.pointer, p.out.pointer
     maps = plan.placed.get(addresses) or _place_maps(plan, addresses)
     bias = 0 if p.bias is None else dense(p.bias).pointer
@@ -282,16 +283,13 @@ def _place_maps(plan: Plan, addresses: tuple[int, int, int]) -> tuple[int, ...]:
     return maps
 
 
-def _transposed(t: Tensor, plan: Plan) -> Tensor:
+def _transposed(t: Tensor, lies: Operand, plan: Plan) -> Tensor:
     """A copy of B, (n_batch, K, N) in memory, as (n_batch, N, K) with rows of the plan's pitch."""
     _, n_rows, n_inner, n_batch = plan.sizes
     pitch = plan.maps[1].strides[0] // 4
     out = empty((n_batch, n_rows, pitch), t.dtype)
-    batch_step = t.strides[-3] if t.ndim > 2 and n_batch > 1 else 0
-    step = t.strides[-2] if t.strides[-1] == 1 else t.strides[-1]
-    source = Array(
-        t.pointer, (n_batch, n_inner, n_rows), (4 * batch_step, 4 * step, 4), t.dtype, "A", t
-    )
+    in_bytes = (lies.batch_pitch, lies.pitch, 4)
+    source = Array(t.pointer, (n_batch, n_inner, n_rows), in_bytes, t.dtype, "A", t)
     strides = (4 * n_rows * pitch, 4 * pitch, 4)
     transpose(source, Array(out.pointer, (n_batch, n_rows, n_inner), strides, t.dtype, "A", out))
     return out

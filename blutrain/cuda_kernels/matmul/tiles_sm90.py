@@ -9,7 +9,9 @@ Where the tiles do not fill the SMs evenly the first of them, `n_shared`, are cu
 their steps, tile after tile, are dealt to the blocks in equal runs. A block whose run begins inside
 a tile hands its sums for that tile over (see `ptx.partial_sums`); the block that has the tile's
 beginning adds up all parts, in the order of k, and stores it. So the result is the same bits every
-time. A block's first run is what another block waits for, so the wait is short.
+time. A block waits only for what blocks after it do first, so the wait is short; and where a grid
+does not run as a whole, because another kernel holds some SMs, the blocks that do run end all but
+the last of their tiles, and so make room for those that are waited for.
 
 Source: Osama et al., "Stream-K: Work-centric parallel decomposition for dense matrix-matrix
 multiplication on the GPU", 2023.
