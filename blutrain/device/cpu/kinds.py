@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from blutrain.device.cpu.signatures import (
     resolve,
     unify,
 )  # fmt: skip
-from blutrain.device.cpu.syntax import writes
+from blutrain.device.cpu.syntax import walk
 
 # What makes a container: a kernel has no memory to put it in.
 _NEVER = frozenset({dict, list, set, frozenset, sorted})
@@ -48,7 +49,7 @@ class Kinds:
 
     Attributes:
         variables: by name.
-        assigned: names that are assigned somewhere.
+        stores: in how many places each name is assigned.
         cells: element types of the carried variables' arrays, by the array's name.
     """
 
@@ -59,7 +60,8 @@ class Kinds:
         self.variables: dict[str, types.Type] = dict.fromkeys(integers, types.int64)
         self.cells: dict[str, types.Type | None] = {}
         self.intrinsics: dict[Any, tuple[Any, Any]] = {}
-        self.assigned = writes(body)
+        names = (n for n in walk(body) if isinstance(n, ast.Name))
+        self.stores = Counter(n.id for n in names if isinstance(n.ctx, ast.Store))
         self._unknown = False
         self._changed = True
         while self._changed:
@@ -152,7 +154,9 @@ class Kinds:
             return
         assert isinstance(target, ast.Name)
         old = self.variables.get(target.id)
-        new = kind if old is None else unify(target, old, kind)
+        # One definition's type is what it is, as when the elements of an array of cells widen.
+        alone = old is None or self.stores[target.id] == 1
+        new = kind if alone else unify(target, old, kind)
         self._changed |= new != old
         self.variables[target.id] = new
 
@@ -234,7 +238,7 @@ class Kinds:
             return None if element is None else types.Array(element, 1, "C")
         value = self.value_of(node.id)
         if value is None:
-            if self._final and node.id not in self.assigned:
+            if self._final and node.id not in self.stores:
                 if node.id.startswith("_result"):
                     raise TypingError(node, "the device function that is called gives no value")
                 raise TypingError(node, f"name {node.id!r} is not defined")
