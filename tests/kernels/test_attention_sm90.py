@@ -11,9 +11,9 @@ import blutrain as bt
 from blutrain.cuda_kernels.attention import dkv_sm90, dq_sm90, forward_sm90, sm90
 from blutrain.cuda_kernels.attention.attention import reference
 from blutrain.cuda_kernels.attention.operands_sm90 import (
-    LOAD_REGISTERS,
-    MULTIPLY_REGISTERS,
+    DEEP,
     SLOTS,
+    WIDE,
     Shared,
 )
 from blutrain.cuda_kernels.common import sm90_multiprocessors
@@ -30,16 +30,16 @@ def test_shared_memory_is_laid_out_without_overlap_and_fits(kernel, name):
     shared: Shared = kernel.shared_of(sm90.FORMS[name])
     tile = shared.form.tile_bytes
     regions = [
-        (0, shared.buffers * shared.n_resident * 2 * tile),
+        (0, shared.buffers * shared.n_resident * shared.groups * tile),
         (shared.stream, shared.stages * 2 * tile),
         (shared.raw_tiles, shared.raw * 64 * 64 * 4),
         (shared.vector, shared.stages * 2 * 64 * 4 if shared.vectors else 0),
-        (shared.resident_exponents, shared.buffers * shared.n_resident * 2 * 4),
+        (shared.resident_exponents, shared.buffers * shared.n_resident * shared.groups * 4),
         (shared.stream_exponents, shared.stages * 2 * 4),
         (shared.vector_magnitudes, shared.stages * 2 * 4),
         (shared.magnitudes, 2 * 2 * 4 * 4),
-        (shared.resident_full, shared.buffers * 2 * 8),
-        (shared.resident_empty, shared.buffers * 2 * 8),
+        (shared.resident_full, shared.buffers * shared.groups * 8),
+        (shared.resident_empty, shared.buffers * shared.groups * 8),
         (shared.stream_full, shared.stages * 2 * 8),
         (shared.stream_empty, shared.stages * 2 * 8),
         (shared.raw_full, shared.raw * 8),
@@ -53,7 +53,13 @@ def test_shared_memory_is_laid_out_without_overlap_and_fits(kernel, name):
 
 
 def test_the_warpgroups_share_the_registers_of_a_multiprocessor():
-    assert 2 * 128 * (LOAD_REGISTERS + MULTIPLY_REGISTERS) <= 65536
+    for crew in (WIDE, DEEP):
+        at_start = 65536 // crew.threads // 8 * 8
+        dealt = (crew.first + crew.last) * crew.load_registers
+        dealt += 128 * crew.groups * crew.multiply_registers
+        # A block starts with equal shares, and deals out no more than it has.
+        assert dealt <= crew.threads * at_start
+        assert crew.first % 128 == 0  # warpgroups that multiply begin at multiples of 128
 
 
 def attention_and_gradients(shape, n_keys, causal, dtype, seed, scale=1.0, packed=True):

@@ -24,12 +24,9 @@ from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
     HEAD,
-    LOAD_REGISTERS,
     LOG2_E,
-    MULTIPLY_REGISTERS,
-    N_LOADERS,
     P_SHIFT,
-    THREADS,
+    WIDE,
     Form,
     Shared,
     shared_barriers,
@@ -67,15 +64,17 @@ from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 
 def shared_of(form: Form) -> Shared:
     """The kernel's shared memory."""
-    return Shared(form, 2, 1 if form.split else 2, 3 if form.split else 4, True)
+    return Shared(form, WIDE.groups, 2, 1 if form.split else 2, 3 if form.split else 4, True)
 
 
 @cache
 def dkv_kernel_sm90(form: Form) -> Any:
     """The kernel for one form of numbers."""
     shared = shared_of(form)
+    crew = WIDE
+    n_first, rows = crew.first, crew.rows
+    tiles_of = stream_of(True, rows)
     load_all, make_barriers = loader(shared), shared_barriers(shared)
-    tiles_of = stream_of(True)
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
@@ -83,8 +82,8 @@ def dkv_kernel_sm90(form: Form) -> Any:
     settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     store_pair = store_row_pair(form.element)
-    give_registers = set_registers(LOAD_REGISTERS, False)
-    take_registers = set_registers(MULTIPLY_REGISTERS, True)
+    give_registers = set_registers(crew.load_registers, False)
+    take_registers = set_registers(crew.multiply_registers, True)
     at_stream, at_exponents, at_vector = shared.stream, shared.resident_exponents, shared.vector
     at_stream_exponents = shared.stream_exponents
     at_full, at_empty = shared.resident_full, shared.resident_empty
@@ -94,7 +93,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
     next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
     p_shift = P_SHIFT if scaled else 0
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @cuda.jit(launch_bounds=(crew.threads, 1))
     def attention_dkv_sm90_kernel(
         map_k,  # tensor maps of (D, Tk, H, B) and (D, Tq, H, B)
         map_v,
@@ -119,7 +118,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
         n_heads, n_keys, size = int32(dk.shape[1]), int32(dk.shape[2]), int32(dk.shape[3])
         offset = int32(n_keys - n_queries) if causal else int32(0)
 
-        if t < int32(N_LOADERS):
+        if t < int32(n_first):
             give_registers()
             n_matrices = int32(dk.shape[0] * n_heads)
             sizes = (n_matrices, n_heads, n_keys, n_queries, offset, causal)
@@ -127,7 +126,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
             load_all(base, maps, global_address(lse), global_address(delta), sizes, n_parts)
         else:
             take_registers()
-            group = group_of_warp()
+            group = group_of_warp(n_first)
             quad = t & int32(3)
             weights = cuda.local.array(32 if split else 16, int32)
             ds_weights = cuda.local.array(16, int32)
@@ -139,12 +138,15 @@ def dkv_kernel_sm90(form: Form) -> Any:
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < turns_of(
-                int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts
+                int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts, int32(rows)
             ):
                 base = same_again(base)
-                turn, matrix, row0 = turn_from(turn, same_again(n_keys), n_parts)
+                turn, matrix, row0 = turn_from(turn, same_again(n_keys), n_parts, int32(rows))
                 if turn >= turns_of(
-                    int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts
+                    int32(dk.shape[0] * same_again(n_heads)),
+                    same_again(n_keys),
+                    n_parts,
+                    int32(rows),
                 ):
                     break
                 first_row = int32(row0 + group * int32(TILE))
@@ -323,6 +325,8 @@ def dkv_kernel_sm90(form: Form) -> Any:
                                 store_pair(at_v + place_j, out_v[e] * v_unit, out_v[e + 1] * v_unit)
                 turn = next_turn(turn, n_parts)
 
-    attention_dkv_sm90_kernel.shared, attention_dkv_sm90_kernel.threads = shared.n_bytes, THREADS
+    attention_dkv_sm90_kernel.shared = shared.n_bytes
+    attention_dkv_sm90_kernel.threads = crew.threads
+    attention_dkv_sm90_kernel.rows = crew.rows
     attention_dkv_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_dkv_sm90_kernel

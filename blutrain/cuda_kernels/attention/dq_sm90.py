@@ -23,11 +23,8 @@ from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
     HEAD,
-    LOAD_REGISTERS,
     LOG2_E,
-    MULTIPLY_REGISTERS,
-    N_LOADERS,
-    THREADS,
+    WIDE,
     Form,
     Shared,
     shared_barriers,
@@ -69,15 +66,17 @@ DP_EXPONENT = 30 + 6  # |dp| < 2^36 in units of the operands' scales: 64 product
 
 def shared_of(form: Form) -> Shared:
     """The kernel's shared memory."""
-    return Shared(form, 2, 1 if form.split else 2, 3 if form.split else 4, False)
+    return Shared(form, WIDE.groups, 2, 1 if form.split else 2, 3 if form.split else 4, False)
 
 
 @cache
 def dq_kernel_sm90(form: Form) -> Any:
     """The kernel for one form of numbers."""
     shared = shared_of(form)
+    crew = WIDE
+    n_first, rows = crew.first, crew.rows
+    tiles_of = stream_of(False, rows)
     load_all, make_barriers = loader(shared), shared_barriers(shared)
-    tiles_of = stream_of(False)
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
@@ -85,8 +84,8 @@ def dq_kernel_sm90(form: Form) -> Any:
     settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     load_pair, store_pair = load_row_pair(form.element), store_row_pair(form.element)
-    give_registers = set_registers(LOAD_REGISTERS, False)
-    take_registers = set_registers(MULTIPLY_REGISTERS, True)
+    give_registers = set_registers(crew.load_registers, False)
+    take_registers = set_registers(crew.multiply_registers, True)
     at_stream, at_exponents = shared.stream, shared.resident_exponents
     at_stream_exponents = shared.stream_exponents
     at_full, at_empty = shared.resident_full, shared.resident_empty
@@ -123,7 +122,7 @@ def dq_kernel_sm90(form: Form) -> Any:
                     s[e] = x if key < visible[h] else float32(-OUTSIDE)
         return float32(1)
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @cuda.jit(launch_bounds=(crew.threads, 1))
     def attention_dq_sm90_kernel(
         map_q,  # tensor maps of (D, Tq, H, B) and (D, Tk, H, B)
         map_dy,
@@ -150,14 +149,14 @@ def dq_kernel_sm90(form: Form) -> Any:
         n_matrices = int32(y.shape[0] * n_heads)
         offset = int32(n_keys - n_queries) if causal else int32(0)
 
-        if t < int32(N_LOADERS):
+        if t < int32(n_first):
             give_registers()
             sizes = (n_matrices, n_heads, n_queries, n_keys, offset, causal)
             maps = (map_q, map_dy, map_k, map_v)
             load_all(base, maps, int64(0), int64(0), sizes, n_parts)
         else:
             take_registers()
-            group = group_of_warp()
+            group = group_of_warp(n_first)
             quad = t & int32(3)
             in_group = row_of_lane()
             weights = cuda.local.array(32 if split else 16, int32)
@@ -170,13 +169,13 @@ def dq_kernel_sm90(form: Form) -> Any:
             unit = cuda.local.array(2, int32)  # of ds: 2^unit
             less = cuda.local.array(2, float32)
             visible = cuda.local.array(2, int32)
-            n_turns = turns_of(n_matrices, n_queries, n_parts)
+            n_turns = turns_of(n_matrices, n_queries, n_parts, int32(rows))
             turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
                 base = same_again(base)
-                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts)
+                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts, int32(rows))
                 if turn >= n_turns:
                     break
                 first_row = int32(row0 + group * int32(TILE))
@@ -325,6 +324,8 @@ def dq_kernel_sm90(form: Form) -> Any:
                                 )
                 turn = next_turn(turn, n_parts)
 
-    attention_dq_sm90_kernel.shared, attention_dq_sm90_kernel.threads = shared.n_bytes, THREADS
+    attention_dq_sm90_kernel.shared = shared.n_bytes
+    attention_dq_sm90_kernel.threads = crew.threads
+    attention_dq_sm90_kernel.rows = crew.rows
     attention_dq_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_dq_sm90_kernel

@@ -19,17 +19,16 @@ from typing import Any
 
 from numba import cuda, float32, int32, int64
 
-from blutrain.cuda_kernels.attention.loader_sm90 import loader
+from blutrain.cuda_kernels.attention.loader_sm90 import asker, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
     ALIGNMENT,
+    DEEP,
     HEAD,
     LN_2,
-    LOAD_REGISTERS,
     LOG2_E,
-    MULTIPLY_REGISTERS,
-    N_LOADERS,
     P_SHIFT,
-    THREADS,
+    WIDE,
+    Crew,
     Form,
     Shared,
     shared_barriers,
@@ -63,27 +62,36 @@ from blutrain.cuda_kernels.ptx.wgmma import wgmma_wait
 HIDDEN = -1e30  # a score that is not seen, and a maximum before any was: differences are numbers
 
 
+def crew_of(form: Form) -> Crew:
+    """The forward kernel's warps."""
+    return WIDE if form.converted else DEEP
+
+
 def shared_of(form: Form) -> Shared:
     """The forward kernel's shared memory."""
-    return Shared(form, 1, 2, 3 if form.split else 4, False)
+    return Shared(form, crew_of(form).groups, 1, 2, 3 if form.split else 4, False)
 
 
 @cache
 def forward_kernel_sm90(form: Form) -> Any:
     """The kernel for one form of numbers."""
     shared = shared_of(form)
-    load_all, make_barriers = loader(shared), shared_barriers(shared)
-    tiles_of = stream_of(False)
+    crew = crew_of(form)
+    n_first, n_multiply, rows = crew.first, 128 * crew.groups, crew.rows
+    groups = crew.groups
+    tiles_of = stream_of(False, rows)
+    load_all = loader(shared) if form.converted else asker(shared)
+    make_barriers, converted = shared_barriers(shared), form.converted
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     n_left = 32 if split else 16
-    scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
-    values = tile_product(HEAD, TILE, kind, None, form.across, split, True)
     scaled = form.scaled
+    scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
+    values = tile_product(HEAD, TILE, kind, None, form.across, split, scaled)
     settle, wait, wait_for_scores = hold(32), wgmma_wait(0), wgmma_wait(1)
     pack_left = pack_left_operand(kind, split)
     store_pair = store_row_pair(form.element)
-    give_registers = set_registers(LOAD_REGISTERS, False)
-    take_registers = set_registers(MULTIPLY_REGISTERS, True)
+    give_registers = set_registers(crew.load_registers, False)
+    take_registers = set_registers(crew.multiply_registers, True)
     at_stream, at_exponents = shared.stream, shared.resident_exponents
     at_stream_exponents = shared.stream_exponents
     at_full, at_empty = shared.resident_full, shared.resident_empty
@@ -121,32 +129,43 @@ def forward_kernel_sm90(form: Form) -> Any:
         return float32(1)
 
     @cuda.jit(device=True, forceinline=True)
-    def hide(s, factor, key0, visible, all_visible):
+    def hide(s, factor, key0, first_hidden, n_keys, all_visible, causal):
         """Where a tile has keys that not all see, hide them; the factor that is still to come."""
         if key0 + int32(TILE) <= all_visible:
             return factor
-        quad = int32(cuda.threadIdx.x) & int32(3)
-        for j in range(8):
-            for h in range(2):
+        quad = same_again(int32(cuda.threadIdx.x)) & int32(3)
+        for h in range(2):
+            end = n_keys
+            if causal:
+                end = min(end, int32(first_hidden + row_of_lane() + int32(8 * h)))
+            left = int32(end - key0 - quad * int32(2))
+            for j in range(8):
                 for i in range(2):
                     e = 4 * j + 2 * h + i
-                    key = key0 + quad * int32(2) + int32(8 * j + i)
                     x = s[e] * factor
-                    s[e] = x if key < visible[h] else float32(HIDDEN)
+                    s[e] = x if int32(8 * j + i) < left else float32(HIDDEN)
         return float32(1)
 
     @cuda.jit(device=True, forceinline=True)
     def add_part(out, part, keep, before, now):
         """out keep + part, where both are in units: out in 1 / before, part in 1 / now."""
-        less = before / now if scaled else float32(1)
+        less = before / now
         for h in range(2):
-            shrink = keep[h] * less
+            factor = keep[h] * less
             for j in range(8):
                 for i in range(2):
                     e = 4 * j + 2 * h + i
-                    out[e] = out[e] * shrink + part[e]
+                    out[e] = out[e] * factor + part[e]
 
-    @cuda.jit(launch_bounds=(THREADS, 1))
+    @cuda.jit(device=True, forceinline=True)
+    def shrink(out, keep):
+        """out keep, row by row."""
+        for h in range(2):
+            for j in range(8):
+                for i in range(2):
+                    out[4 * j + 2 * h + i] *= keep[h]
+
+    @cuda.jit(launch_bounds=(crew.threads, 1))
     def attention_forward_sm90_kernel(
         map_q,  # tensor maps of (D, Tq, H, B) and (D, Tk, H, B)
         map_k,
@@ -169,16 +188,18 @@ def forward_kernel_sm90(form: Form) -> Any:
         n_matrices = int32(y.shape[0] * n_heads)
         offset = int32(n_keys - n_queries) if causal else int32(0)
 
-        if t < int32(N_LOADERS):
+        if t < int32(n_first) or t >= int32(n_first + n_multiply):
             give_registers()
             sizes = (n_matrices, n_heads, n_queries, n_keys, offset, causal)
             maps = (map_q, map_q, map_k, map_v)
-            load_all(base, maps, int64(0), int64(0), sizes, n_parts)
+            if converted:
+                load_all(base, maps, int64(0), int64(0), sizes, n_parts)
+            else:
+                load_all(base, maps, sizes, n_parts)
         else:
             take_registers()
-            group = group_of_warp()
+            group = group_of_warp(n_first)
             quad = t & int32(3)
-            in_group = row_of_lane()
             weights = cuda.local.array(n_left, int32)
             s = cuda.local.array(32, float32)
             part = cuda.local.array(32, float32)
@@ -187,35 +208,31 @@ def forward_kernel_sm90(form: Form) -> Any:
             total = cuda.local.array(2, float32)
             fade = cuda.local.array(2, float32)
             keep = cuda.local.array(2, float32)
-            visible = cuda.local.array(2, int32)
-            n_turns = turns_of(n_matrices, n_queries, n_parts)
+            n_turns = turns_of(n_matrices, n_queries, n_parts, int32(rows))
             turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
             while turn < n_turns:
                 base = same_again(base)
-                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts)
+                turn, matrix, row0 = turn_from(turn, same_again(n_queries), n_parts, int32(rows))
                 if turn >= n_turns:
                     break
                 first_row = int32(row0 + group * int32(TILE))
-                row = int32(first_row + in_group)
                 _, end = tiles_of(row0, n_keys, offset, causal)
                 group_end = end  # of the tiles that this warpgroup sees
                 all_visible = n_keys
+                first_hidden = int32(first_row + offset + int32(1))  # from the first row, causal
                 if causal:
                     seen = min(n_keys, int32(first_row + int32(TILE) + offset))
                     group_end = int32((seen + int32(TILE - 1)) >> int32(6))
-                    all_visible = min(n_keys, int32(first_row + offset + int32(1)))
+                    all_visible = min(n_keys, first_hidden)
                 for h in range(2):
                     most[h], total[h] = float32(HIDDEN), float32(0)
-                    visible[h] = n_keys
-                    if causal:
-                        visible[h] = min(n_keys, int32(row + int32(8 * h) + offset + int32(1)))
                 for e in range(32):
                     out[e] = float32(0)
 
                 # This warpgroup's queries.
-                place = int32(buffer * int32(2) + group)
+                place = int32(buffer * int32(groups) + group)
                 queries = base + place * int32(tile_bytes)
                 used = base + int32(at_empty) + place * int32(8)
                 mbarrier_wait(base + int32(at_full) + place * int32(8), buffer_parity)
@@ -232,7 +249,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                 settle(s)
                 factor = q_factor * scale_of(base, place)
                 arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
-                factor = hide(s, factor, int32(0), visible, all_visible)
+                factor = hide(s, factor, int32(0), first_hidden, n_keys, all_visible, causal)
                 soften(s, most, total, keep, factor)
                 pack_left(weights, s)
                 out_scale = float32(0)
@@ -245,33 +262,56 @@ def forward_kernel_sm90(form: Form) -> Any:
                     v_place = v_stage * int32(2) + int32(1)
                     mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
                     mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
+                    if not scaled:
+                        shrink(out, keep)
                     scores(s, queries, base + int32(at_stream) + place * int32(tile_bytes))
-                    values(part, weights, base + int32(at_stream) + v_place * int32(tile_bytes))
+                    tile_v = base + int32(at_stream) + v_place * int32(tile_bytes)
+                    if scaled:
+                        values(part, weights, tile_v)
+                    else:
+                        values(out, weights, tile_v)
                     factor = q_factor * scale_of(base, place)
                     v_scale = scale_of(base, v_place)
                     wait_for_scores()
                     settle(s)
                     arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
-                    factor = hide(s, factor, tile * int32(TILE), visible, all_visible)
-                    soften(s, most, total, fade, factor)
+                    factor = hide(
+                        s, factor, tile * int32(TILE), first_hidden, n_keys, all_visible, causal
+                    )
+                    if scaled:
+                        soften(s, most, total, fade, factor)
+                    else:
+                        soften(s, most, total, keep, factor)
                     finish_first(total[0] + total[1])
                     wait()
-                    settle(part)
+                    if scaled:
+                        settle(part)
+                    else:
+                        settle(out)
                     arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
-                    add_part(out, part, keep, out_scale, v_scale)
+                    if scaled:
+                        add_part(out, part, keep, out_scale, v_scale)
                     out_scale = v_scale
-                    keep[0], keep[1] = fade[0], fade[1]
+                    if scaled:
+                        keep[0], keep[1] = fade[0], fade[1]
                     pack_left(weights, s)
                     v_stage, v_parity = stage, parity
                     tile = int32(tile + int32(1))
                 v_place = v_stage * int32(2) + int32(1)
                 mbarrier_wait(base + int32(at_stream_full) + v_place * int32(8), v_parity)
-                values(part, weights, base + int32(at_stream) + v_place * int32(tile_bytes))
+                tile_v = base + int32(at_stream) + v_place * int32(tile_bytes)
                 v_scale = scale_of(base, v_place)
-                wait()
-                settle(part)
+                if scaled:
+                    values(part, weights, tile_v)
+                    wait()
+                    settle(part)
+                    add_part(out, part, keep, out_scale, v_scale)
+                else:
+                    shrink(out, keep)
+                    values(out, weights, tile_v)
+                    wait()
+                    settle(out)
                 arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
-                add_part(out, part, keep, out_scale, v_scale)
                 stage, parity = next_stage(stage, parity)
                 arrive_as_warp(used)
                 # Tiles that the other warpgroup alone sees.
@@ -284,6 +324,7 @@ def forward_kernel_sm90(form: Form) -> Any:
                     tile = int32(tile + int32(1))
                 buffer, buffer_parity = next_buffer(buffer, buffer_parity)
 
+                row = int32(first_row + row_of_lane())
                 place_y = place_of(y)
                 target = matrix_start(place_y, matrix, n_heads)
                 log_sums = global_address(lse) + int64(matrix) * int64(n_queries) * int64(4)
@@ -308,9 +349,8 @@ def forward_kernel_sm90(form: Form) -> Any:
                             store_float(log_sums + int64(r) * int64(4), value)
                 turn = next_turn(turn, n_parts)
 
-    attention_forward_sm90_kernel.shared, attention_forward_sm90_kernel.threads = (
-        shared.n_bytes,
-        THREADS,
-    )
+    attention_forward_sm90_kernel.shared = shared.n_bytes
+    attention_forward_sm90_kernel.threads = crew.threads
+    attention_forward_sm90_kernel.rows = crew.rows
     attention_forward_sm90_kernel.case = f"{form.element}, {form.kind}, {1 + 2 * split} products"
     return attention_forward_sm90_kernel

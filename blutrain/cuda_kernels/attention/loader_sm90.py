@@ -91,10 +91,11 @@ def loader(shared: Shared) -> Any:
     stream rows) float32, log-sum-exps and deltas; sizes = (matrices, heads, resident rows, stream
     rows, offset, causal).
     """
-    form, n_resident, buffers, stages, vectors = shared
+    form, groups, n_resident, buffers, stages, vectors = shared
+    rows = TILE * groups
     converted, scaled, tile_bytes = form.converted, form.scaled, form.tile_bytes
     write = write_tile(form.kind, form.split)
-    tiles_of = stream_of(vectors)
+    tiles_of = stream_of(vectors, rows)
     next_stage, next_buffer = stage_after(stages), stage_after(buffers)
     next_slot = stage_after(SLOTS)
     at_stream, at_vector, at_raw = shared.stream, shared.vector, shared.raw_tiles
@@ -109,7 +110,7 @@ def loader(shared: Shared) -> Any:
     @cuda.jit(device=True, forceinline=True)
     def start(turn, sizes, n_parts):
         _, _, n_rows, n_stream, offset, causal = sizes
-        turn, matrix, row0 = turn_from(turn, n_rows, n_parts)
+        turn, matrix, row0 = turn_from(turn, n_rows, n_parts, int32(rows))
         tile, end = tiles_of(row0, n_stream, offset, causal)
         return turn, matrix, row0, int32(0), tile, end
 
@@ -158,7 +159,7 @@ def loader(shared: Shared) -> Any:
         if leader:
             for i in range(4):
                 tensor_map_acquire(maps[i])
-        n_turns = turns_of(n_matrices, n_rows, n_parts)
+        n_turns = turns_of(n_matrices, n_rows, n_parts, int32(rows))
         now = start(int32(cuda.blockIdx.x * n_parts), sizes, n_parts)
         buffer, buffer_parity = int32(0), int32(1)
         stage, parity = int32(0), int32(1)
@@ -256,5 +257,62 @@ def loader(shared: Shared) -> Any:
             if item == int32(n_resident - 1):
                 buffer, buffer_parity = next_buffer(buffer, buffer_parity)
             now = following
+
+    return run
+
+
+@cache
+def asker(shared: Shared) -> Any:
+    """A device function for one warpgroup in the place of `loader`, where halves need no more.
+
+    run(base, maps, sizes, n_parts): as of `loader`. One resident tensor, no vectors.
+    """
+    tile_bytes, groups = shared.form.tile_bytes, shared.groups
+    rows = TILE * groups
+    tiles_of = stream_of(False, rows)
+    next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
+    at_stream, at_full, at_empty = shared.stream, shared.resident_full, shared.resident_empty
+    at_stream_full, at_stream_empty = shared.stream_full, shared.stream_empty
+
+    @cuda.jit(device=True, forceinline=True)
+    def run(base, maps, sizes, n_parts):
+        n_matrices, n_heads, n_rows, n_stream, offset, causal = sizes
+        if int32(cuda.threadIdx.x) & int32(127) != int32(0):
+            return  # one thread of the warpgroup asks for everything
+        for i in range(1, 4):
+            tensor_map_acquire(maps[i])
+        n_turns = turns_of(n_matrices, n_rows, n_parts, int32(rows))
+        buffer, buffer_parity = int32(0), int32(1)
+        stage, parity = int32(0), int32(1)
+        turn = int32(cuda.blockIdx.x * n_parts)
+        while turn < n_turns:
+            turn, matrix, row0 = turn_from(turn, n_rows, n_parts, int32(rows))
+            if turn >= n_turns:
+                break
+            batch = quotient(matrix, n_heads)
+            head = int32(matrix - batch * n_heads)
+            for group in range(groups):
+                place = int32(buffer * int32(groups) + int32(group))
+                mbarrier_wait(base + int32(at_empty) + place * int32(8), buffer_parity)
+                full = base + int32(at_full) + place * int32(8)
+                mbarrier_expect(full, int32(PART))
+                row = int32(row0 + int32(group * TILE))
+                target = base + place * int32(tile_bytes)
+                tma_load_4d(target, maps[1], int32(0), row, head, batch, full)
+            buffer, buffer_parity = next_buffer(buffer, buffer_parity)
+            tile, end = tiles_of(row0, n_stream, offset, causal)
+            while tile < end:
+                for i in range(2):
+                    place = int32(stage * int32(2) + int32(i))
+                    mbarrier_wait(base + int32(at_stream_empty) + place * int32(8), parity)
+                    full = base + int32(at_stream_full) + place * int32(8)
+                    mbarrier_expect(full, int32(PART))
+                    row = int32(tile * int32(TILE))
+                    target = base + int32(at_stream) + place * int32(tile_bytes)
+                    the_map = maps[2] if i == 0 else maps[3]
+                    tma_load_4d(target, the_map, int32(0), row, head, batch, full)
+                stage, parity = next_stage(stage, parity)
+                tile = int32(tile + int32(1))
+            turn = next_turn(turn, n_parts)
 
     return run

@@ -14,9 +14,9 @@ tile's largest: three products give float32's precision (`ptx.tile_product`). Ha
 A scale may not shrink while sums over a stream of tiles are kept: E is the largest so far, and sums
 are multiplied by 2^(E before - E) where it grows. A tile with an infinite element becomes NaN.
 
-A block works on 128 rows at a time, the resident ones, 64 for each of the two warpgroups that
-multiply; past them goes a stream of tiles of 64 rows of two tensors. Two more warpgroups bring all
-of them into shared memory (`loader_sm90.py`), where mbarriers hand them over.
+A block works on 128 or 256 rows at a time, the resident ones, 64 for each of the warpgroups that
+multiply; past them goes a stream of tiles of 64 rows of two tensors. Other warps bring all of them
+into shared memory (`loader_sm90.py`), where mbarriers hand them over.
 
 Source: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", 2022, for the
 two parts; the division of labour follows Shah et al., "FlashAttention-3", 2024.
@@ -34,17 +34,46 @@ from blutrain.cuda_kernels.ptx.scaled_halves import PART, TILE
 from blutrain.cuda_kernels.ptx.tile_product import Operand
 
 HEAD = 64  # columns of a tile: smaller heads are padded with zeros
-BLOCK_ROWS = 2 * TILE  # resident rows of a block
-N_LOADERS = 256  # threads that load; as many multiply
-THREADS = 2 * N_LOADERS
-# Registers a thread: the block starts with 128 a thread, and 2 · 56 + 2 · 200 = 4 · 128.
-LOAD_REGISTERS, MULTIPLY_REGISTERS = 56, 200
 ALIGNMENT = 1024  # swizzled boxes repeat so, and dynamic shared memory may start between
 WARPS = 4  # of a warpgroup
 SLOTS = 2  # of float32 tiles on their way to a loading warpgroup
 P_SHIFT = 15  # probabilities are multiplied by 2^15
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+
+
+class Crew(NamedTuple):
+    """The warps of a block.
+
+    Attributes:
+        first: threads that load, before those that multiply.
+        groups: warpgroups that multiply, 64 resident rows each.
+        last: threads behind them, which load where there are none before.
+        load_registers: registers of each that loads, once the block has dealt them out anew.
+        multiply_registers: of each that multiplies.
+    """
+
+    first: int
+    groups: int
+    last: int
+    load_registers: int
+    multiply_registers: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.first + 128 * self.groups + self.last
+
+    @property
+    def rows(self) -> int:
+        """Resident rows of a block."""
+        return TILE * self.groups
+
+
+WIDE = Crew(256, 2, 0, 56, 200)
+# Halves come without conversion: one warp asks for them. Where the sums fit as well, four
+# warpgroups multiply: some compute exponentials while the tensor cores are busy for others.
+DEEP = Crew(0, 4, 128, 24, 112)
 
 
 class Form(NamedTuple):
@@ -96,6 +125,7 @@ class Shared(NamedTuple):
 
     Attributes:
         form: how numbers are stored.
+        groups: warpgroups that multiply.
         n_resident: tensors that have resident rows.
         buffers: of resident tiles: with two the next block's arrive while this one's are used.
         stages: of the stream.
@@ -103,6 +133,7 @@ class Shared(NamedTuple):
     """
 
     form: Form
+    groups: int
     n_resident: int
     buffers: int
     stages: int
@@ -115,8 +146,8 @@ class Shared(NamedTuple):
 
     @property
     def stream(self) -> int:
-        """The stream's tiles: (stage, tensor); before them (buffer, tensor, half) resident ones."""
-        return self.buffers * self.n_resident * 2 * self.form.tile_bytes
+        """The stream's tiles (stage, tensor), behind the resident ones (buffer, tensor, group)."""
+        return self.buffers * self.n_resident * self.groups * self.form.tile_bytes
 
     @property
     def raw_tiles(self) -> int:
@@ -130,13 +161,13 @@ class Shared(NamedTuple):
 
     @property
     def resident_exponents(self) -> int:
-        """(buffer, tensor, half) int32."""
+        """(buffer, tensor, group) int32."""
         return self.vector + (self.stages * 2 * TILE * 4 if self.vectors else 0)
 
     @property
     def stream_exponents(self) -> int:
         """(stage, tensor) int32."""
-        return self.resident_exponents + 4 * self.buffers * self.n_resident * 2
+        return self.resident_exponents + 4 * self.buffers * self.n_resident * self.groups
 
     @property
     def vector_magnitudes(self) -> int:
@@ -151,18 +182,18 @@ class Shared(NamedTuple):
 
     @property
     def resident_full(self) -> int:
-        """Barriers (buffer, half)."""
+        """Barriers (buffer, group)."""
         return self.magnitudes + 64
 
     @property
     def resident_empty(self) -> int:
-        """Barriers (buffer, half)."""
-        return self.resident_full + 16 * self.buffers
+        """Barriers (buffer, group)."""
+        return self.resident_full + 8 * self.groups * self.buffers
 
     @property
     def stream_full(self) -> int:
         """Barriers (stage, tensor)."""
-        return self.resident_empty + 16 * self.buffers
+        return self.resident_empty + 8 * self.groups * self.buffers
 
     @property
     def stream_empty(self) -> int:
@@ -183,9 +214,10 @@ class Shared(NamedTuple):
 @cache
 def shared_barriers(shared: Shared) -> Any:
     """A device function (base) by which one thread makes the barriers."""
-    buffers, stages, raw = 2 * shared.buffers, 2 * shared.stages, shared.raw
+    buffers, stages, raw = shared.groups * shared.buffers, 2 * shared.stages, shared.raw
     resident_full, resident_empty = shared.resident_full, shared.resident_empty
     stream_full, stream_empty, raw_full = shared.stream_full, shared.stream_empty, shared.raw_full
+    n_readers = shared.groups * WARPS
     # Who converts a tile arrives warp by warp; else one thread does for the copy engine.
     n_writers = WARPS if shared.form.converted else 1
     n_first_writers = n_writers
@@ -200,7 +232,7 @@ def shared_barriers(shared: Shared) -> Any:
         for i in range(stages):
             n = n_first_writers if i % 2 == 0 else n_writers
             mbarrier_init(base + int32(stream_full + 8 * i), int32(n))
-            mbarrier_init(base + int32(stream_empty + 8 * i), int32(2 * WARPS))
+            mbarrier_init(base + int32(stream_empty + 8 * i), int32(n_readers))
         for i in range(raw):
             mbarrier_init(base + int32(raw_full + 8 * i), int32(1))
         mbarrier_init_fence()

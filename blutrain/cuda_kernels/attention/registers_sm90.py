@@ -12,7 +12,6 @@ from typing import Any
 
 from numba import cuda, int32, int64
 
-from blutrain.cuda_kernels.attention.operands_sm90 import N_LOADERS
 from blutrain.cuda_kernels.common import FULL_MASK
 from blutrain.cuda_kernels.ptx import copy
 from blutrain.cuda_kernels.ptx.address import global_address
@@ -23,13 +22,13 @@ from blutrain.cuda_kernels.ptx.scalar import larger, quotient, same_again
 
 
 @cuda.jit(device=True, forceinline=True)
-def group_of_warp():
+def group_of_warp(n_first):
     """Which of the two warpgroups that multiply.
 
     The shuffle tells the compiler that it is the same for a whole warp: no product may be under way
     where it thinks that lanes part.
     """
-    group = int32((cuda.threadIdx.x - int32(N_LOADERS)) >> int32(7))
+    group = int32((cuda.threadIdx.x - int32(n_first)) >> int32(7))
     return int32(cuda.shfl_sync(FULL_MASK, group, 0))
 
 

@@ -17,7 +17,7 @@ from blutrain.autograd.registry import variant
 from blutrain.cuda_kernels.attention.dkv_sm90 import dkv_kernel_sm90
 from blutrain.cuda_kernels.attention.dq_sm90 import dq_kernel_sm90
 from blutrain.cuda_kernels.attention.forward_sm90 import forward_kernel_sm90
-from blutrain.cuda_kernels.attention.operands_sm90 import BLOCK_ROWS, HEAD, THREADS, Form
+from blutrain.cuda_kernels.attention.operands_sm90 import HEAD, Form
 from blutrain.cuda_kernels.attention.portable import strided
 from blutrain.cuda_kernels.attention.problem import Backward, Forward
 from blutrain.cuda_kernels.common import blocks_for, sm90_multiprocessors
@@ -59,9 +59,9 @@ def _applies(p: Forward | Backward) -> bool:
     return size % 8 == 0 and size <= HEAD and all(map(_readable, (p.q, p.k, p.v)))
 
 
-def _grid(t: Tensor) -> tuple[int, int]:
+def _grid(kernel: Any, t: Tensor) -> tuple[int, int]:
     """(blocks, row blocks that a block takes at a time) for the resident rows of `t`."""
-    n_matrices, n_blocks = t.shape[0] * t.shape[1], blocks_for(t.shape[2], BLOCK_ROWS)
+    n_matrices, n_blocks = t.shape[0] * t.shape[1], blocks_for(t.shape[2], kernel.rows)
     n_multiprocessors = sm90_multiprocessors()
     pairs = n_matrices * blocks_for(n_blocks, 2)
     n_parts = 2 if pairs >= n_multiprocessors else 1
@@ -83,10 +83,10 @@ def _map(t: Tensor) -> int:
 def forward_sm90(p: Forward) -> None:
     """Launch the forward kernel."""
     kernel = forward_kernel_sm90(FORMS[_form_name(p.q)])
-    grid, n_parts = _grid(p.q)
+    grid, n_parts = _grid(kernel, p.q)
     (y,) = strided(p.y)
     launch(
-        kernel, grid, THREADS, _map(p.q), _map(p.k), _map(p.v), y, p.lse, p.k.shape[2],
+        kernel, grid, kernel.threads, _map(p.q), _map(p.k), _map(p.v), y, p.lse, p.k.shape[2],
         np.float32(p.scale), p.causal, n_parts, shared=kernel.shared,
     )  # fmt: skip
 
@@ -101,16 +101,16 @@ def backward_sm90(p: Backward) -> None:
     y, dy, dq, dk, dv = strided(p.y, dense_dy, p.dq, p.dk, p.dv)
     map_q, map_k, map_v, map_dy = (_map(t) for t in (p.q, p.k, p.v, dense_dy))
     kernel = dq_kernel_sm90(form)
-    grid, n_parts = _grid(p.q)
+    grid, n_parts = _grid(kernel, p.q)
     launch(
-        kernel, grid, THREADS, map_q, map_dy, map_k, map_v, y, dy, p.lse, delta, dq, p.k.shape[2],
-        scale, p.causal, n_parts, shared=kernel.shared,
+        kernel, grid, kernel.threads, map_q, map_dy, map_k, map_v, y, dy, p.lse, delta, dq,
+        p.k.shape[2], scale, p.causal, n_parts, shared=kernel.shared,
     )  # fmt: skip
     if not p.only_dq:
         kernel = dkv_kernel_sm90(form)
-        grid, n_parts = _grid(p.k)
+        grid, n_parts = _grid(kernel, p.k)
         launch(
-            kernel, grid, THREADS, map_k, map_v, map_q, map_dy, p.lse, delta, dk, dv,
+            kernel, grid, kernel.threads, map_k, map_v, map_q, map_dy, p.lse, delta, dk, dv,
             p.q.shape[2], scale, p.causal, n_parts, shared=kernel.shared,
         )  # fmt: skip
 
