@@ -199,8 +199,8 @@ def test_message_has_all_that_one_needs():
         f"kernel blocks_add ({fault.site.file}:{line}, `total[0] += v  # BUG`): race: thread "
         f"(0, 0, 0) of block (1, 0, 0) loads global array total[0], and thread (0, 0, 0) of block "
         f"(0, 0, 0) stores to it in {fault.site.file}:{line} `total[0] += v  # BUG`, with nothing "
-        f"that orders them; blocks have no order: let each write cells of its own, use "
-        f"cuda.atomic or two launches"
+        f"that orders them; blocks have no order: use cuda.atomic or two launches, or "
+        f"publish what is stored by a cuda.threadfence() before an atomic"
     )
 
 

@@ -147,7 +147,8 @@ def _advice(then: Access, now: Access) -> str:
         if atomic:
             return "make both accesses atomic, or use two launches"
         return (
-            "blocks have no order: let each write cells of its own, use cuda.atomic or two launches"
+            "blocks have no order: use cuda.atomic or two launches, or publish what is stored by "
+            "a cuda.threadfence() before an atomic"
         )
     if then.place.thread // WARP == now.place.thread // WARP:
         return "put a cuda.syncwarp() between them; lanes of a warp do not run in lockstep"
