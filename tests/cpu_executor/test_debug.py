@@ -86,7 +86,9 @@ def samples():
             sizes = [0]
             for given in sample.inputs:
                 op_checks.map_arrays(given, lambda v, sizes=sizes: sizes.append(v.size))
-            slow = sum(sizes) > SMALL or "attention" in op.name
+            # A block of a matrix product computes a whole tile, however small the matrices.
+            batched = op.name in ("matmul", "linear") and any(np.ndim(v) > 2 for v in sample.inputs)
+            slow = sum(sizes) > SMALL or batched or "attention" in op.name
             marks = [pytest.mark.long] if slow else []
             yield pytest.param(op, sample, marks=marks, id=f"{op.name}-{sample.name}")
 
