@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import op_checks
@@ -19,6 +20,7 @@ from blutrain.device.cpu.interpret import KernelFault
 from blutrain.errors import DeviceError, ShapeError
 
 ORDERS = ("ascending", "reversed", 11)
+TESTS = Path(__file__).resolve().parent.parent
 
 
 def marked(kernel):
@@ -157,7 +159,9 @@ def test_environment(value, found):
         "from cpu_executor.planted import blocks_add\n"
         "bt.launch(blocks_add, 3, 32, bt.ones(3), bt.zeros(1))\n"
     )
+    path = os.pathsep.join(map(str, (TESTS, TESTS.parent)))
     environment = {**os.environ, "BLUTRAIN_DEVICE": "cpu", "BLUTRAIN_DEBUG": value}
+    environment["PYTHONPATH"] = path
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
@@ -168,8 +172,9 @@ def test_environment(value, found):
 def test_bad_switches():
     from blutrain.device.cpu.debug.mode import from_environment
 
-    with pytest.raises(ShapeError, match="BLUTRAIN_DEBUG: must be 1, reversed"):
-        from_environment("yes")
+    for value in ("yes", "-1", "²"):
+        with pytest.raises(ShapeError, match="BLUTRAIN_DEBUG: must be 1, reversed"):
+            from_environment(value)
     with pytest.raises(ShapeError, match="order must be"):
         bt.debug(order="random")
 

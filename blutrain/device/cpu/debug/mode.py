@@ -135,7 +135,7 @@ def from_environment(value: str) -> None:
         debug()
     elif value == "reversed":
         debug(order="reversed")
-    elif value.isdigit():
+    elif value.isdecimal():
         debug(order=int(value))
     else:
         wrong = "must be 1, reversed, or a seed for random orders"
