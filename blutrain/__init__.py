@@ -6,6 +6,10 @@ Tensors live on the target (a CUDA GPU, or the processor), operations on them ar
 kernels recorded on a tape, and `loss.backward()` runs the tape in reverse.
 """
 
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
 from blutrain import autograd, device, memory, random
 from blutrain.autograd import (
     checkpoint,
@@ -18,8 +22,6 @@ from blutrain.autograd import (
     set_grad_enabled,
 )
 from blutrain.device import TARGET, launch, synchronize
-from blutrain.device.cpu.debug import debug
-from blutrain.device.cpu.explain import explain
 from blutrain.device.graph import Graph, capture_graph
 from blutrain.dtypes import (
     DType,
@@ -52,6 +54,10 @@ from blutrain.precision import matmul_precision, set_matmul_precision, using_mat
 from blutrain.random import manual_seed
 from blutrain.tensor import Tensor
 
+if TYPE_CHECKING:
+    from blutrain.device.cpu.debug import debug
+    from blutrain.device.cpu.explain import explain
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -63,3 +69,15 @@ __all__ = [
     "matmul_precision", "memory", "no_grad", "promote", "random", "set_grad_enabled",
     "set_matmul_precision", "synchronize", "uint8", "uint16", "using_matmul_precision",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """`debug` and `explain`, loaded when first asked for: they bring the whole CPU executor."""
+    if name not in ("debug", "explain"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"blutrain.device.cpu.{name}"), name)
+    return found
+
+
+if "BLUTRAIN_DEBUG" in os.environ:
+    importlib.import_module("blutrain.device.cpu.debug")  # which reads it
