@@ -22,14 +22,14 @@ from numba import cuda, float32, int32, int64
 from blutrain.cuda_kernels.attention.dq_sm90 import DP_EXPONENT
 from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
-    ALIGNMENT,
     HEAD,
     LOG2_E,
     P_SHIFT,
     WIDE,
     Form,
     Shared,
-    shared_barriers,
+    opened,
+    passed_over,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
     group_of_warp,
@@ -46,7 +46,7 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
     turn_from,
     turns_of,
 )
-from blutrain.cuda_kernels.ptx.address import global_address, shared_address
+from blutrain.cuda_kernels.ptx.address import global_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_shared_pair, load_shared_word
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
@@ -74,7 +74,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
     crew = WIDE
     n_first, rows = crew.first, crew.rows
     tiles_of = stream_of(True, rows)
-    load_all, make_barriers = loader(shared), shared_barriers(shared)
+    load_all, open_memory, pass_over = loader(shared), opened(shared), passed_over(shared)
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
@@ -93,6 +93,12 @@ def dkv_kernel_sm90(form: Form) -> Any:
     next_stage, next_buffer = stage_after(shared.stages), stage_after(shared.buffers)
     p_shift = P_SHIFT if scaled else 0
 
+    @cuda.jit(device=True, forceinline=True)
+    def n_turns_of(dk, n_heads, n_keys, n_parts):
+        """How many turns there are, counted anew each time: a register more would be spilled."""
+        n_matrices = int32(dk.shape[0] * same_again(n_heads))
+        return turns_of(n_matrices, same_again(n_keys), n_parts, int32(rows))
+
     @cuda.jit(launch_bounds=(crew.threads, 1))
     def attention_dkv_sm90_kernel(
         map_k,  # tensor maps of (D, Tk, H, B) and (D, Tq, H, B)
@@ -109,11 +115,8 @@ def dkv_kernel_sm90(form: Form) -> Any:
         n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
-        base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
+        base = open_memory(memory)
         t = int32(cuda.threadIdx.x)
-        if t == int32(0):
-            make_barriers(base)
-        cuda.syncthreads()  # all know of the barriers
         n_parts, n_queries = int32(n_parts), int32(n_queries)
         n_heads, n_keys, size = int32(dk.shape[1]), int32(dk.shape[2]), int32(dk.shape[3])
         offset = int32(n_keys - n_queries) if causal else int32(0)
@@ -137,17 +140,10 @@ def dkv_kernel_sm90(form: Form) -> Any:
             turn = int32(cuda.blockIdx.x * n_parts)
             buffer, buffer_parity = int32(0), int32(0)
             stage, parity = int32(0), int32(0)
-            while turn < turns_of(
-                int32(dk.shape[0] * same_again(n_heads)), same_again(n_keys), n_parts, int32(rows)
-            ):
+            while turn < n_turns_of(dk, n_heads, n_keys, n_parts):
                 base = same_again(base)
                 turn, matrix, row0 = turn_from(turn, same_again(n_keys), n_parts, int32(rows))
-                if turn >= turns_of(
-                    int32(dk.shape[0] * same_again(n_heads)),
-                    same_again(n_keys),
-                    n_parts,
-                    int32(rows),
-                ):
+                if turn >= n_turns_of(dk, n_heads, n_keys, n_parts):
                     break
                 first_row = int32(row0 + group * int32(TILE))
                 tile, end = tiles_of(row0, n_queries, offset, causal)
@@ -178,10 +174,7 @@ def dkv_kernel_sm90(form: Form) -> Any:
                 empty_before = int32(0)
                 # Tiles that the other warpgroup alone sees.
                 while tile < end and int32(tile * int32(TILE) + int32(TILE)) <= group_first:
-                    for i in range(2):
-                        place = int32(stage * int32(2) + int32(i))
-                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
-                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    pass_over(base, stage, parity)
                     stage, parity = next_stage(stage, parity)
                     tile = int32(tile + int32(1))
                 while tile < end:

@@ -21,13 +21,13 @@ from numba import cuda, float32, int32, int64
 
 from blutrain.cuda_kernels.attention.loader_sm90 import OUTSIDE, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
-    ALIGNMENT,
     HEAD,
     LOG2_E,
     WIDE,
     Form,
     Shared,
-    shared_barriers,
+    opened,
+    passed_over,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
     group_of_warp,
@@ -46,7 +46,7 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
     turn_from,
     turns_of,
 )
-from blutrain.cuda_kernels.ptx.address import global_address, shared_address
+from blutrain.cuda_kernels.ptx.address import global_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_float, load_shared_word, store_float
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
@@ -76,7 +76,7 @@ def dq_kernel_sm90(form: Form) -> Any:
     crew = WIDE
     n_first, rows = crew.first, crew.rows
     tiles_of = stream_of(False, rows)
-    load_all, make_barriers = loader(shared), shared_barriers(shared)
+    load_all, open_memory, pass_over = loader(shared), opened(shared), passed_over(shared)
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     scaled = form.scaled
     scores = tile_product(TILE, HEAD, kind, form.along, form.along, split, True)
@@ -139,11 +139,8 @@ def dq_kernel_sm90(form: Form) -> Any:
         n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
-        base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
+        base = open_memory(memory)
         t = int32(cuda.threadIdx.x)
-        if t == int32(0):
-            make_barriers(base)
-        cuda.syncthreads()  # all know of the barriers
         n_parts, n_keys = int32(n_parts), int32(n_keys)
         n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
         n_matrices = int32(y.shape[0] * n_heads)
@@ -297,10 +294,7 @@ def dq_kernel_sm90(form: Form) -> Any:
                     arrive_as_warp(empty_before)
                 # Tiles that the other warpgroup alone sees.
                 while tile < end:
-                    for i in range(2):
-                        place = int32(stage * int32(2) + int32(i))
-                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
-                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    pass_over(base, stage, parity)
                     stage, parity = next_stage(stage, parity)
                     tile = int32(tile + int32(1))
                 arrive_as_warp(used)

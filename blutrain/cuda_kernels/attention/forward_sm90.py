@@ -1,14 +1,14 @@
 """The forward kernel of attention on sm_90's tensor cores; its mathematics are in `attention.py`.
 
-A warpgroup has 64 queries in registers and meets the keys 64 at a time: scores, their softmax as
-the left operand of the product with the values, and y never leave registers. Two warpgroups take
-turns by themselves: while one computes exponentials the tensor cores multiply for the other. The
-sum over a tile's keys is added to the sum of older tiles in float32, outside of the tensor cores,
-which truncate.
+A warpgroup has 64 queries in shared memory and meets the keys 64 at a time: scores, their softmax
+as the left operand of the product with the values, and y never leave registers. The warpgroups, two
+of them or four, take turns by themselves: while some compute exponentials the tensor cores multiply
+for others. With scales, the sum over a tile's keys is added to the sum of older tiles in float32,
+outside of the tensor cores, which truncate; halves are summed there throughout.
 
 FLOPs: 4 B H Tq Tk D, half of it when causal, three times with split operands. Bytes: q and y once,
-k and v once for each 128 queries, from the L2 cache. Bound by the tensor cores with split operands,
-else by issuing: about 9 instructions for each score, of them one exponential.
+k and v once for each 128 queries, of halves for each 256, from the L2 cache. Bound by the tensor
+cores with split operands, else by issuing, of which a score's one exponential is a part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from numba import cuda, float32, int32, int64
 
 from blutrain.cuda_kernels.attention.loader_sm90 import asker, loader
 from blutrain.cuda_kernels.attention.operands_sm90 import (
-    ALIGNMENT,
     DEEP,
     HEAD,
     LN_2,
@@ -31,7 +30,8 @@ from blutrain.cuda_kernels.attention.operands_sm90 import (
     Crew,
     Form,
     Shared,
-    shared_barriers,
+    opened,
+    passed_over,
 )
 from blutrain.cuda_kernels.attention.registers_sm90 import (
     group_of_warp,
@@ -50,7 +50,7 @@ from blutrain.cuda_kernels.attention.turns_sm90 import (
     turn_from,
     turns_of,
 )
-from blutrain.cuda_kernels.ptx.address import global_address, shared_address
+from blutrain.cuda_kernels.ptx.address import global_address
 from blutrain.cuda_kernels.ptx.barrier import mbarrier_wait, set_registers
 from blutrain.cuda_kernels.ptx.copy import load_shared_word, store_float
 from blutrain.cuda_kernels.ptx.mma import exp2_approx
@@ -81,7 +81,8 @@ def forward_kernel_sm90(form: Form) -> Any:
     groups = crew.groups
     tiles_of = stream_of(False, rows)
     load_all = loader(shared) if form.converted else asker(shared)
-    make_barriers, converted = shared_barriers(shared), form.converted
+    open_memory, pass_over = opened(shared), passed_over(shared)
+    converted = form.converted
     split, kind, tile_bytes = form.split, form.kind, form.tile_bytes
     n_left = 32 if split else 16
     scaled = form.scaled
@@ -178,11 +179,8 @@ def forward_kernel_sm90(form: Form) -> Any:
         n_parts,  # turns in a row of a block: 1 or 2
     ):
         memory = cuda.shared.array(0, float32)
-        base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
+        base = open_memory(memory)
         t = int32(cuda.threadIdx.x)
-        if t == int32(0):
-            make_barriers(base)
-        cuda.syncthreads()  # all know of the barriers
         n_parts, n_keys = int32(n_parts), int32(n_keys)
         n_heads, n_queries, size = int32(y.shape[1]), int32(y.shape[2]), int32(y.shape[3])
         n_matrices = int32(y.shape[0] * n_heads)
@@ -314,12 +312,9 @@ def forward_kernel_sm90(form: Form) -> Any:
                 arrive_as_warp(base + int32(at_stream_empty) + v_place * int32(8))
                 stage, parity = next_stage(stage, parity)
                 arrive_as_warp(used)
-                # Tiles that the other warpgroup alone sees.
+                # Tiles that other warpgroups alone see.
                 while tile < end:
-                    for i in range(2):
-                        place = stage * int32(2) + int32(i)
-                        mbarrier_wait(base + int32(at_stream_full) + place * int32(8), parity)
-                        arrive_as_warp(base + int32(at_stream_empty) + place * int32(8))
+                    pass_over(base, stage, parity)
                     stage, parity = next_stage(stage, parity)
                     tile = int32(tile + int32(1))
                 buffer, buffer_parity = next_buffer(buffer, buffer_parity)

@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 
 from numba import cuda, int32
 
-from blutrain.cuda_kernels.ptx.barrier import mbarrier_init, mbarrier_init_fence
-from blutrain.cuda_kernels.ptx.scaled_halves import PART, TILE
+from blutrain.cuda_kernels.ptx.address import shared_address
+from blutrain.cuda_kernels.ptx.barrier import mbarrier_init, mbarrier_init_fence, mbarrier_wait
+from blutrain.cuda_kernels.ptx.scaled_halves import PART, TILE, arrive_as_warp
 from blutrain.cuda_kernels.ptx.tile_product import Operand
 
 HEAD = 64  # columns of a tile: smaller heads are padded with zeros
@@ -212,8 +213,12 @@ class Shared(NamedTuple):
 
 
 @cache
-def shared_barriers(shared: Shared) -> Any:
-    """A device function (base) by which one thread makes the barriers."""
+def opened(shared: Shared) -> Any:
+    """A device function (memory) → base: what a block does first with its shared memory.
+
+    `memory` is the dynamic array, `base` its first aligned address. All threads call it; thread 0
+    makes the barriers, and all know of them when it returns.
+    """
     buffers, stages, raw = shared.groups * shared.buffers, 2 * shared.stages, shared.raw
     resident_full, resident_empty = shared.resident_full, shared.resident_empty
     stream_full, stream_empty, raw_full = shared.stream_full, shared.stream_empty, shared.raw_full
@@ -237,4 +242,30 @@ def shared_barriers(shared: Shared) -> Any:
             mbarrier_init(base + int32(raw_full + 8 * i), int32(1))
         mbarrier_init_fence()
 
-    return make
+    @cuda.jit(device=True, forceinline=True)
+    def open_memory(memory):
+        base = (shared_address(memory, 0) + int32(ALIGNMENT - 1)) & int32(-ALIGNMENT)
+        if int32(cuda.threadIdx.x) == int32(0):
+            make(base)
+        cuda.syncthreads()  # all know of the barriers
+        return base
+
+    return open_memory
+
+
+@cache
+def passed_over(shared: Shared) -> Any:
+    """A device function (base, stage, parity) for warps that a tile of the stream does not concern.
+
+    They wait for it all the same, and give it back: a stage is free when all have done so.
+    """
+    stream_full, stream_empty = shared.stream_full, shared.stream_empty
+
+    @cuda.jit(device=True, forceinline=True)
+    def pass_over(base, stage, parity):
+        for i in range(2):
+            place = int32(stage * int32(2) + int32(i))
+            mbarrier_wait(base + int32(stream_full) + place * int32(8), parity)
+            arrive_as_warp(base + int32(stream_empty) + place * int32(8))
+
+    return pass_over

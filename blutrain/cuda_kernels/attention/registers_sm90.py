@@ -23,7 +23,7 @@ from blutrain.cuda_kernels.ptx.scalar import larger, quotient, same_again
 
 @cuda.jit(device=True, forceinline=True)
 def group_of_warp(n_first):
-    """Which of the two warpgroups that multiply.
+    """Which of the warpgroups that multiply; `n_first` threads come before them.
 
     The shuffle tells the compiler that it is the same for a whole warp: no product may be under way
     where it thinks that lanes part.
